@@ -1,0 +1,1 @@
+"""dpsrm: train PyTorch models with differential privacy, by stochastic recursive momentum."""

@@ -1,0 +1,128 @@
+"""From a budget to a plan: noise for (ε, δ), steps for a noise, ε along a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from dpsrm.accounting.guarantee import Accountant, check_delta, check_epsilon
+from dpsrm.accounting.paper import PaperAccountant, largest_order
+from dpsrm.core.errors import InputError, need
+from dpsrm.core.events import Spending
+
+_TOLERANCE = 1.001  # the noise returned is at most 0.1 % above the smallest that works
+_LEAST, _MOST = 0.01, 1e5
+_STEPS_LIMIT = 10**9
+
+
+def calibrate_noise(
+    make: Callable[[float], Spending], *, accountant: Accountant, epsilon: float, delta: float
+) -> float:
+    """The smallest noise multiplier whose spending costs at most (`epsilon`, `delta`), to 0.1 %.
+
+    Args:
+        make: the whole planned spending for a noise multiplier s: any mixture of releases that all scale with s.
+        accountant: who counts.
+
+    *Guarantee*: never under — the s returned was evaluated and `accountant.epsilon(make(s), delta)` ≤ `epsilon`.
+
+    *Edge cases*: 0.01 is the least noise ever returned. For `paper`, whose conditions are not monotone in s, all of
+    0.83 .. 1000 is scanned in steps of 0.1 % and the first s that works is returned.
+
+    >>> from dpsrm.accounting import ACCOUNTANTS
+    >>> from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme
+    >>> wor = Sampling(scheme=Scheme.WOR, population=50000, batch=256)
+    >>> def make(s):
+    ...     return Spending.of([Charge(GaussianRelease(noise_multiplier=s, sampling=wor), 2000)],
+    ...                        adjacency=Adjacency.REPLACE_ONE)
+    >>> round(calibrate_noise(make, accountant=ACCOUNTANTS["rdp"], epsilon=2.0, delta=1e-5), 2)
+    1.21
+    """
+    check_epsilon(epsilon)
+    need(epsilon > 0, "epsilon must be positive to calibrate noise", epsilon=epsilon)
+    check_delta(delta)
+
+    def fits(noise: float) -> bool:
+        return accountant.epsilon(make(noise), delta).epsilon <= epsilon
+
+    if isinstance(accountant, PaperAccountant):
+        return _scan(make, fits, epsilon=epsilon, delta=delta)
+    low, high = _bracket(fits, epsilon=epsilon, delta=delta)
+    while high > low * _TOLERANCE:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def max_steps(make: Callable[[int], Spending], *, accountant: Accountant, epsilon: float, delta: float) -> int:
+    """The largest number of steps T ≥ 0 whose spending `make(T)` costs at most (`epsilon`, `delta`).
+
+    *Guarantee*: 0 if even one step overspends; otherwise the T returned was evaluated and fits.
+    *Edge cases*: refuses if 10⁹ steps still fit.
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+
+    def fits(steps: int) -> bool:
+        return accountant.epsilon(make(steps), delta).epsilon <= epsilon
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+        need(high <= _STEPS_LIMIT, "this noise allows more than 10⁹ steps", epsilon=epsilon, remedy="lower the noise")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def epsilon_curve(
+    make: Callable[[int], Spending], steps: Sequence[int], *, accountant: Accountant, delta: float
+) -> list[float]:
+    """ε after each of `steps` steps (math.inf where there is none); 0 steps cost 0."""
+    return [accountant.epsilon(make(t), delta).epsilon if t > 0 else 0.0 for t in steps]
+
+
+def _bracket(fits: Callable[[float], bool], *, epsilon: float, delta: float) -> tuple[float, float]:
+    """Two noise multipliers, a factor of 2 apart, of which only the larger fits (equal if 0.01 fits)."""
+    if fits(1.0):
+        high = 1.0
+        while high > _LEAST:
+            low = max(high / 2, _LEAST)
+            if not fits(low):
+                return low, high
+            high = low
+        return high, high
+    low = 1.0
+    while low < _MOST:
+        if fits(2 * low):
+            return low, 2 * low
+        low *= 2
+    raise InputError(
+        f"no noise multiplier up to {_MOST:g} meets the budget; got epsilon={epsilon!r}, delta={delta!r}; "
+        "raise epsilon, or drop the releases whose cost does not fall with this noise"
+    )
+
+
+def _scan(make: Callable[[float], Spending], fits: Callable[[float], bool], *, epsilon: float, delta: float) -> float:
+    """The first s of a 0.1 % ladder from √0.7 at which the paper's bound exists and is at most ε."""
+    most, at, noise = 0, 0.0, math.sqrt(0.7) * (1 + 1e-12)
+    while noise < 1000:
+        if fits(noise):
+            return noise
+        order = largest_order(make(noise))
+        most, at = (order, noise) if order > most else (most, at)
+        noise *= _TOLERANCE
+    needed = math.ceil(math.log(1 / delta) / epsilon) + 1
+    if most == 0:
+        why = "they fail at every order α ≥ 2 and every noise"
+    elif most < needed:
+        why = f"this budget needs an order α ≥ {needed}, and they allow at most α = {most} (at s = {at:.3g})"
+    else:
+        why = "at every noise where they hold, the bound exceeds epsilon"
+    raise InputError(
+        f"no noise makes the paper's conditions hold because {why}; got epsilon={epsilon!r}, delta={delta!r}; "
+        "use --accountant pld"
+    )

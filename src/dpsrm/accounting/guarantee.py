@@ -1,0 +1,107 @@
+"""What an accountant answers: a frozen `Guarantee` with its conditions, and the checks of δ and ε all share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from dpsrm.core.errors import need
+from dpsrm.core.events import Adjacency, Spending, UnprotectedRelease
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One requirement of a theorem, whether it holds here, and the numbers that decide it."""
+
+    name: str
+    holds: bool
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """(ε, δ)-differential privacy under `adjacency`, as proved by `accountant`.
+
+    Attributes:
+        epsilon: ε; `math.inf` when there is no guarantee.
+        delta: δ; 1.0 when a question "which δ?" has no useful answer.
+        holds: False when nothing finite is guaranteed.
+        reason: why not, or "".
+        conditions: what the accountant's theorem requires, with the numbers.
+        error_budget: bound on the numerical error of δ; already part of the answer (`pld` only).
+        lower_bound: ε that an explicit attack reaches, when it was asked for; a diagnostic, no guarantee.
+
+    >>> Guarantee(epsilon=math.inf, delta=1e-5, accountant="rdp", adjacency=Adjacency.REPLACE_ONE,
+    ...           holds=False, reason="a statistic was released without noise").to_json()["epsilon"]
+    'inf'
+    """
+
+    epsilon: float
+    delta: float
+    accountant: str
+    adjacency: Adjacency
+    holds: bool = True
+    reason: str = ""
+    conditions: tuple[Condition, ...] = ()
+    error_budget: float | None = None
+    lower_bound: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object: ε = ∞ is the string "inf"; null when a condition of the theorem fails.
+
+        *Edge cases*: the bare token Infinity, which is not JSON, never appears.
+        """
+        body = asdict(self)
+        undecided = not self.holds and any(not condition.holds for condition in self.conditions)
+        body["adjacency"] = self.adjacency.value
+        body["conditions"] = [asdict(condition) for condition in self.conditions]
+        for name in ("epsilon", "lower_bound"):
+            if body[name] == math.inf:
+                body[name] = None if undecided else "inf"
+        if undecided and self.delta == 1:
+            body["delta"] = None
+        return body
+
+
+class Accountant(Protocol):
+    """Reads a `Spending`; answers ε for a δ, or δ for an ε."""
+
+    @property
+    def name(self) -> str:
+        """How the command line calls this accountant."""
+
+    def epsilon(self, spending: Spending, delta: float) -> Guarantee:
+        """The smallest ε this accountant can prove at `delta`."""
+
+    def delta(self, spending: Spending, epsilon: float) -> Guarantee:
+        """The smallest δ this accountant can prove at `epsilon`."""
+
+
+def check_delta(delta: float, *, least: float = 0.0) -> None:
+    """Refuse a δ that is no probability, or below what the accountant can resolve.
+
+    >>> check_delta(1e-12, least=1e-9)
+    Traceback (most recent call last):
+        ...
+    dpsrm.core.errors.InputError: delta must be at least 1e-09 for this accountant; got delta=1e-12; \
+use --accountant rdp for a smaller one
+    """
+    need(0 < delta < 1, "delta must lie strictly between 0 and 1", delta=delta, remedy="try 1e-5, or about 1/n²")
+    need(
+        delta >= least,
+        f"delta must be at least {least:g} for this accountant",
+        delta=delta,
+        remedy="use --accountant rdp for a smaller one",
+    )
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse an ε that is negative, infinite or not a number."""
+    need(0 <= epsilon < math.inf, "epsilon must be finite and not negative", epsilon=epsilon, remedy="try 1.0")
+
+
+def unprotected(spending: Spending) -> str:
+    """Why nothing can be guaranteed for `spending` whatever its noise, or ""."""
+    named = [charge.event.what for charge in spending.charges if isinstance(charge.event, UnprotectedRelease)]
+    return f"released without noise: {', '.join(named)}" if named else ""

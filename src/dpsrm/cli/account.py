@@ -1,0 +1,83 @@
+"""`dpsrm account` and `dpsrm calibrate`: ε for a noise, noise for an ε."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dpsrm.accounting import ACCOUNTANTS, accountant, calibrate_noise
+from dpsrm.cli.show import out, print_json
+from dpsrm.core.errors import need
+from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
+
+N = Annotated[int, typer.Option("--n", help="Number of records.")]
+Batch = Annotated[int | None, typer.Option(help="Records per release (Poisson: expected); full: leave out.")]
+Steps = Annotated[int, typer.Option(help="Number of releases.")]
+Delta = Annotated[float, typer.Option(help="δ, e.g. 1e-5.")]
+By = Annotated[str, typer.Option("--accountant", help=f"One of {', '.join(ACCOUNTANTS)}.")]
+How = Annotated[Scheme, typer.Option("--sampling", help="How batches are drawn.")]
+Relation = Annotated[Adjacency, typer.Option(help="Which datasets are neighbours.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+DEFAULT_ACCOUNTANT = "rdp"
+
+
+def account(
+    n: N,
+    steps: Steps,
+    noise: Annotated[float, typer.Option(help="Noise multiplier: std ÷ sensitivity under the adjacency.")],
+    delta: Delta,
+    batch: Batch = None,
+    by: By = DEFAULT_ACCOUNTANT,
+    sampling: How = Scheme.WOR,
+    adjacency: Relation = Adjacency.REPLACE_ONE,
+    as_json: Json = False,
+) -> None:
+    """The ε that T noisy sums over sampled batches cost.
+
+    Example: dpsrm account --n 50000 --batch 256 --steps 2000 --noise 1.0 --delta 1e-5
+    """
+    guarantee = accountant(by).epsilon(_spending(n, batch, steps, noise, sampling, adjacency), delta)
+    if as_json:
+        print_json({**guarantee.to_json(), "sampling": sampling.value})
+    elif guarantee.holds:
+        out.print(f"ε = {guarantee.epsilon:.6g} at δ = {delta:g} ({by}, {sampling.value}, {adjacency.value})")
+    else:
+        out.print(f"No guarantee ({by}): {guarantee.reason}")
+
+
+def calibrate(
+    n: N,
+    steps: Steps,
+    epsilon: Annotated[float, typer.Option(help="ε to spend.")],
+    delta: Delta,
+    batch: Batch = None,
+    by: By = DEFAULT_ACCOUNTANT,
+    sampling: How = Scheme.WOR,
+    adjacency: Relation = Adjacency.REPLACE_ONE,
+    as_json: Json = False,
+) -> None:
+    """The noise multiplier (std ÷ sensitivity) that T releases need to cost at most ε.
+
+    Example: dpsrm calibrate --n 50000 --batch 256 --steps 2000 --epsilon 2 --delta 1e-5
+    """
+    proof = accountant(by)
+    noise = calibrate_noise(
+        lambda s: _spending(n, batch, steps, s, sampling, adjacency), accountant=proof, epsilon=epsilon, delta=delta
+    )
+    guarantee = proof.epsilon(_spending(n, batch, steps, noise, sampling, adjacency), delta)
+    if as_json:
+        print_json({"noise_multiplier": noise, **guarantee.to_json(), "sampling": sampling.value})
+    else:
+        out.print(
+            f"noise multiplier {noise:.6g}: ε = {guarantee.epsilon:.6g} at δ = {delta:g} ({by}, {sampling.value})"
+        )
+
+
+def _spending(n: int, batch: int | None, steps: int, noise: float, scheme: Scheme, adjacency: Adjacency) -> Spending:
+    """`steps` equal releases."""
+    need(batch is not None or scheme is Scheme.FULL, "a sampled batch needs its size", remedy="give --batch")
+    size = n if batch is None else batch
+    drawn = Sampling(scheme=Scheme.FULL if size == n else scheme, population=n, batch=size)
+    return Spending.of([Charge(GaussianRelease(noise_multiplier=noise, sampling=drawn), steps)], adjacency=adjacency)

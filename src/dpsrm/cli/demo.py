@@ -1,0 +1,58 @@
+"""`dpsrm demo`: a private model of health care use, beside a non-private one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpsrm.cli.job import Job, default_out, run_job
+from dpsrm.cli.show import err, metrics_table, out, print_json
+from dpsrm.data import load_rand_health
+from dpsrm.methods import Srm
+from dpsrm.training import Model, Privacy, Settings, Training
+
+SETTINGS = Settings(
+    privacy=Privacy(epsilon=1.0, delta=1e-5),
+    method=Srm(max_grad_norm=1.0, max_diff_norm=0.5),
+    training=Training(batch=1000, epochs=20, learning_rate=2.0),
+    record="one person-year",
+)
+
+
+def demo(
+    run: Annotated[Path | None, typer.Option("--out", help="The run folder.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Delete an existing run folder first.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train on the RAND Health Insurance Experiment with DP-SRM at ε = 1, δ = 1e-5.
+
+    Example: dpsrm demo --out runs/demo
+    """
+    records, test, text = load_rand_health()
+    if not as_json:
+        err.print(text, highlight=False)
+    job = Job(
+        records=records,
+        test=test,
+        model=Model(kind="logistic"),
+        settings=SETTINGS,
+        about={"preprocessing": records.description},
+        out=run if run is not None else default_out("demo"),
+        overwrite=overwrite,
+        reference=True,
+    )
+    outcome = run_job(job)
+    if as_json:
+        print_json(outcome.to_json())
+        return
+    folder = outcome.run.folder.path
+    columns = {
+        f"private, ε = {outcome.run.epsilon:.3f}": outcome.metrics["test"],
+        "non-private": outcome.metrics["reference"],
+    }
+    out.print(metrics_table(f"{len(test.records)} held-out person-years", columns))
+    out.print("Protected: any one record, here one person-year. Not protected: all records of a person together.")
+    out.print(f"Published in {folder}: model, ledger, config, certificate. Keep {folder}/private to yourself.")
+    out.print(f"Check it: dpsrm verify {folder}")

@@ -1,0 +1,100 @@
+"""One job of the command line: load, train, evaluate, and perhaps a non-private reference beside it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpsrm.cli.show import progress_bar
+from dpsrm.core.randomness import Streams
+from dpsrm.data import Loaded, Records
+from dpsrm.training import Model, Run, Settings, classification_metrics, loss_for, train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to train on, and where the results go."""
+
+    records: Loaded
+    test: Loaded | None
+    model: Model
+    settings: Settings
+    about: dict[str, Any]
+    out: Path
+    overwrite: bool
+    reference: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A finished job; `metrics` are exact functions of the test records: for the operator's eyes only."""
+
+    run: Run
+    metrics: dict[str, dict[str, float]]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        guarantee = self.run.guarantee
+        plan = self.run.plan
+        return {
+            "epsilon": self.run.epsilon,
+            "delta": None if guarantee is None else guarantee.delta,
+            "accountant": None if guarantee is None else guarantee.accountant,
+            "noise_multiplier": plan.noise_multiplier,
+            "n": plan.n,
+            "batch": plan.schedule.batch,
+            "steps": plan.schedule.steps,
+            "run": str(self.run.folder.path),
+            **self.metrics,
+        }
+
+
+def run_job(job: Job) -> Outcome:
+    """Train, evaluate on the test records, write `private/metrics.json`."""
+    run = _train(job, job.settings, job.out, "private" if job.settings.privacy else "not private")
+    metrics = {} if job.test is None else {"test": _evaluate(run.module, job.test.records)}
+    if job.reference:
+        plain = replace(job.settings, privacy=None)
+        reference = _train(job, plain, run.folder.private / "reference", "non-private reference")
+        if job.test is not None:
+            metrics["reference"] = _evaluate(reference.module, job.test.records)
+    if metrics:
+        finite = {name: {k: None if math.isnan(v) else v for k, v in m.items()} for name, m in metrics.items()}
+        run.folder.write_json(run.folder.private / "metrics.json", finite)
+    return Outcome(run=run, metrics=metrics)
+
+
+def default_out(name: str) -> Path:
+    """A run folder that does not exist yet, named after the data and the time."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _train(job: Job, settings: Settings, out: Path, title: str) -> Run:
+    """One training with a progress bar."""
+    classes = len(job.records.classes)
+    stream = Streams.choose(settings.seed).initialisation
+    module = job.model.build(features=job.records.n_features, classes=classes, stream=stream)
+    epsilon = None if settings.privacy is None else settings.privacy.epsilon
+    with progress_bar(title, epsilon=epsilon) as watch:
+        return train(
+            module,
+            loss_for(classes),
+            job.records.records,
+            settings,
+            out=out,
+            overwrite=job.overwrite,
+            watch=watch,
+            about=job.about,
+        )
+
+
+@torch.no_grad()
+def _evaluate(module: nn.Module, records: Records) -> dict[str, float]:
+    """Log-loss, 0/1 error and AUC on `records`."""
+    return classification_metrics(module(records.inputs), records.targets)

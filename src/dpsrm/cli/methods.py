@@ -1,0 +1,34 @@
+"""`dpsrm methods`: what there is to train with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from dpsrm.cli.show import out, print_json
+from dpsrm.methods import METHODS
+
+
+def methods(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """List the methods.
+
+    Example: dpsrm methods --json
+    """
+    rows = [
+        {
+            "name": name,
+            "summary": cls.summary,
+            "private": cls.private,
+            "gradients_per_example": cls.gradients_per_example,
+        }
+        for name, cls in METHODS.items()
+    ]
+    if as_json:
+        print_json({"methods": rows})
+        return
+    table = Table("name", "what", "private", "gradients per example")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    out.print(table)

@@ -1,0 +1,71 @@
+"""How the command line shows things: progress on stderr, results on stdout, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from dpsrm.training import Progress, Watcher
+
+out = Console()
+err = Console(stderr=True)
+
+METRICS = {"log_loss": "log-loss", "auc": "AUC", "error": "0/1 error"}
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout; numbers JSON has no word for become strings ("inf") or null (NaN)."""
+    typer.echo(json.dumps(_json_ready(value), ensure_ascii=False))
+
+
+def _json_ready(value: Any) -> Any:
+    """`value` with infinities and NaN replaced, at every depth."""
+    if isinstance(value, Mapping):
+        return {name: _json_ready(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_ready(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+@contextmanager
+def progress_bar(title: str, *, epsilon: float | None) -> Iterator[Watcher]:
+    """A live bar with step, loss, ‖v‖ and ε spent of ε allowed; the loss is for the operator's eyes only."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[facts]}"),
+        TimeRemainingColumn(),
+    )
+    allowed = "∞" if epsilon is None else f"{epsilon:g}"
+    with Bar(*columns, console=err) as bar:
+        task = bar.add_task(title, total=None, facts="")
+
+        def watch(progress: Progress) -> None:
+            spent = "∞" if math.isinf(progress.epsilon) else f"{progress.epsilon:.3f}"
+            facts = f"loss {progress.private.loss:.4f}  ‖v‖ {progress.direction_norm:.3g}  ε {spent} of {allowed}"
+            bar.update(task, completed=progress.step, total=progress.steps, facts=facts)
+
+        yield watch
+
+
+def metrics_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Table:
+    """Metrics as rows, one column per model."""
+    table = Table(title=title)
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for key, label in METRICS.items():
+        table.add_row(label, *(f"{values[key]:.4f}" for values in columns.values()))
+    return table

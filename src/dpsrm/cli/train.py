@@ -1,0 +1,110 @@
+"""`dpsrm train`: from a file and a budget to a private model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpsrm.cli.job import Job, Outcome, default_out, run_job
+from dpsrm.cli.show import metrics_table, out, print_json
+from dpsrm.core.errors import need
+from dpsrm.data import load, load_like
+from dpsrm.training import Config, config_from
+from dpsrm.training.config import plain
+from dpsrm.training.toml import parse_value, read_toml
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(help="A config file; options below override it.")] = None,
+    data: Annotated[str | None, typer.Option(help="CSV, Parquet, .npz or LIBSVM file of private records.")] = None,
+    test: Annotated[str | None, typer.Option(help="Records to measure on; the measures are not private.")] = None,
+    target: Annotated[str | None, typer.Option(help="The label's column (tables only).")] = None,
+    schema: Annotated[str | None, typer.Option(help="TOML file of public ranges and categories.")] = None,
+    classes: Annotated[str | None, typer.Option(help="Class names in order: A,B or A,B,C.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε, the privacy budget.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ, e.g. 1e-5; below 1/n.")] = None,
+    method: Annotated[str | None, typer.Option(help="See `dpsrm methods`.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Research only: reproducible, not private.")] = None,
+    run: Annotated[Path | None, typer.Option("--out", help="The run folder.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Delete an existing run folder first.")] = False,
+    reference: Annotated[bool, typer.Option(help="Train a non-private reference too, into RUN/private.")] = False,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: section.name=value, e.g. training.batch=500.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a model with differential privacy.
+
+    Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
+    """
+    sections: dict[str, Any] = {} if config is None else read_toml(config)
+    names = None if classes is None else [name.strip() for name in classes.split(",")]
+    _fill(sections, "data", path=data, test=test, target=target, schema=schema, classes=names)
+    _fill(sections, "privacy", epsilon=epsilon, delta=delta)
+    _fill(sections, "method", name=method)
+    if seed is not None:
+        sections["seed"] = seed
+    for text in change or []:
+        _set(sections, text)
+    outcome = run_job(_job(config_from(sections), run, overwrite=overwrite, reference=reference))
+    if as_json:
+        print_json(outcome.to_json())
+    else:
+        _show(outcome)
+
+
+def _fill(sections: dict[str, Any], section: str, /, **values: Any) -> None:
+    """Put what the user gave into a section."""
+    given = {key: value for key, value in values.items() if value is not None}
+    if given:
+        sections[section] = {**sections.get(section, {}), **given}
+
+
+def _set(sections: dict[str, Any], text: str) -> None:
+    """Apply one `--set section.name=value`."""
+    path, equals, value = text.partition("=")
+    section, dot, name = path.partition(".")
+    need(bool(equals), "--set takes section.name=value", got=text, remedy="e.g. --set training.batch=500")
+    if dot:
+        _fill(sections, section, **{name: parse_value(value)})
+    else:
+        sections[section] = parse_value(value)
+
+
+def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool) -> Job:
+    """Load the data that the config names; nothing is written yet."""
+    place = config.data
+    records = load(
+        place.path,
+        place.target,
+        schema=place.schema,
+        classes=place.classes,
+        features=place.features,
+        normalise=place.normalise,
+    )
+    return Job(
+        records=records,
+        test=None if place.test is None else load_like(place.test, records),
+        model=config.model,
+        settings=config.settings,
+        about={"data": plain(place), "model": plain(config.model), "preprocessing": records.description},
+        out=run if run is not None else default_out(Path(place.path).stem),
+        overwrite=overwrite,
+        reference=reference,
+    )
+
+
+def _show(outcome: Outcome) -> None:
+    """The result, for people."""
+    run, folder = outcome.run, outcome.run.folder
+    if run.guarantee is None:
+        out.print("[bold]No guarantee[/]: this model was trained without privacy (ε = ∞).")
+    else:
+        out.print(
+            f"[bold]ε = {run.epsilon:.4g}[/] at δ = {run.guarantee.delta:g}, proved by {run.guarantee.accountant}."
+        )
+    if outcome.metrics:
+        out.print(metrics_table("on the test records (not private: do not publish)", outcome.metrics))
+    out.print(f"Run folder: {folder.path} (publishable, except {folder.private.name}/)")

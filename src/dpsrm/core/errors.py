@@ -1,0 +1,42 @@
+"""The project's own errors, and the one way to check an argument."""
+
+from __future__ import annotations
+
+
+class DpsrmError(Exception):
+    """Every error dpsrm raises on purpose; the command line prints it without a traceback."""
+
+
+class InputError(DpsrmError, ValueError):
+    """A value the user gave cannot be used; the message names it and the remedy."""
+
+
+class BudgetExceeded(DpsrmError):
+    """The next release would cost more than the budget allows; nothing was released."""
+
+
+class BoundExceeded(DpsrmError):
+    """Theory mode: one example's gradient exceeds the bound the user declared for all of them."""
+
+
+class LedgerError(DpsrmError):
+    """A ledger is malformed, tampered with, or does not say what the plan predicted."""
+
+
+def need(condition: bool, rule: str, /, *, remedy: str = "", **got: object) -> None:
+    """Raise `InputError` unless `condition`: what must hold; got name=value; the remedy.
+
+    >>> need(0 < 1, "epsilon must be positive", epsilon=1)
+    >>> need(0 < -1, "epsilon must be positive", epsilon=-1, remedy="try --epsilon 1")
+    Traceback (most recent call last):
+        ...
+    dpsrm.core.errors.InputError: epsilon must be positive; got epsilon=-1; try --epsilon 1
+    """
+    if condition:
+        return
+    message = rule
+    if got:
+        message += "; got " + ", ".join(f"{name}={value!r}" for name, value in got.items())
+    if remedy:
+        message += f"; {remedy}"
+    raise InputError(message)

@@ -1,0 +1,50 @@
+"""What exists only left of the airlock: a bounded sum over private records that nobody may read but a mechanism."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from dpsrm.core.errors import need
+from dpsrm.core.events import Adjacency
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnostics:
+    """Exact, private facts about one clipped sum, for the operator's eyes only (`RUN/private/`)."""
+
+    loss: float = math.nan
+    clipped: tuple[float, ...] = ()
+    nonfinite: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedSum(Generic[V]):
+    """A sum of `rows` per-example contributions, each of Euclidean norm at most `bound`.
+
+    Guarantee: replacing one record moves `secret` by at most 2·bound, adding or removing one by at most bound.
+    Only `dpsrm.mechanisms` reads `secret` (a test of the source checks it).
+
+    >>> ClippedSum(secret=[3.0], bound=1.5, rows=2).sensitivity(Adjacency.REPLACE_ONE)
+    3.0
+    """
+
+    secret: V = field(repr=False)
+    bound: float
+    rows: int
+    diagnostics: Diagnostics = field(default_factory=Diagnostics, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that is no bound."""
+        need(self.bound >= 0, "the bound of a clipped sum cannot be negative", bound=self.bound)
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """How far `secret` moves at most between adjacent datasets."""
+        if adjacency is Adjacency.REPLACE_ONE:
+            return 2 * self.bound
+        if adjacency is Adjacency.ADD_REMOVE:
+            return self.bound
+        raise AssertionError(f"unknown adjacency {adjacency!r}")

@@ -1,0 +1,97 @@
+"""NumPy .npz files: `X` (n, ...) numbers and `y` (n,) labels."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsrm.core.errors import InputError, need
+from dpsrm.data.cells import Cell
+from dpsrm.data.encoding import unit_norm
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Features as numbers beside labels as cells."""
+
+    x: npt.NDArray[np.float64]
+    labels: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayEncoder:
+    """Numbers taken as they are; the shape of one record is public.
+
+    >>> ArrayEncoder(shape=(2,)).encode(Arrays(np.ones((1, 2)), (1.0,))).tolist()
+    [[1.0, 1.0]]
+    """
+
+    shape: tuple[int, ...]
+    normalise: bool = False
+
+    @property
+    def features(self) -> int:
+        return math.prod(self.shape)
+
+    def encode(self, source: Arrays) -> npt.NDArray[np.float32]:
+        """Records as float32, each checked to be finite."""
+        need(
+            source.x.shape[1:] == self.shape,
+            "records must have the shape the model was made for",
+            shape=source.x.shape[1:],
+            wanted=self.shape,
+        )
+        with np.errstate(over="ignore"):
+            x = source.x.astype(np.float32)
+        bad = np.argwhere(~np.isfinite(x))
+        if bad.size:
+            row, *column = bad[0].tolist()
+            need(
+                False,
+                "features must be finite in float32",
+                row=row,
+                column=tuple(column),
+                value=float(source.x[tuple(bad[0])]),
+                remedy="remove the record or replace the value by a fixed one",
+            )
+        return unit_norm(x) if self.normalise else x
+
+    def describe(self) -> dict[str, object]:
+        """What preprocessing knew, and why it is public."""
+        return {
+            "format": "npz",
+            "shape": list(self.shape),
+            "features": self.features,
+            "normalise": self.normalise,
+            "public": "only the shape of one record was used",
+        }
+
+
+def read_npz(path: Path | str) -> Arrays:
+    """Read arrays `X` and `y`; nothing in the file is executed.
+
+    Edge cases: pickled objects, other names, texts in X, or lengths that differ raise `InputError`.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = sorted(file)
+            need({"X", "y"} <= set(names), "an .npz file must hold arrays X and y", arrays=names)
+            x, y = file["X"], file["y"]
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"the file must be NumPy's .npz without pickled objects; got {str(path)!r}: {error}"
+        ) from error
+    need(x.dtype.kind in "fiub", "X must hold numbers", dtype=str(x.dtype))
+    need(x.ndim >= 2, "X must have a row per record and a column per feature", shape=x.shape)
+    need(y.ndim == 1 and len(y) == len(x), "y must have one label per row of X", y=y.shape, X=x.shape)
+    need(y.dtype.kind in "fiubU", "y must hold numbers or texts", dtype=str(y.dtype))
+    need(len(x) > 0, "the file must hold at least one record", X=x.shape)
+    labels = y.tolist() if y.dtype.kind == "U" else y.astype(np.float64).tolist()
+    return Arrays(x.astype(np.float64), tuple(labels))

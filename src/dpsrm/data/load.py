@@ -1,0 +1,194 @@
+"""Load a file of labelled records, and a second one by exactly the same rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpsrm.core.errors import InputError, need
+from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npz
+from dpsrm.data.cells import Cell, Table
+from dpsrm.data.encoding import HashEncoder
+from dpsrm.data.labels import BINARY_CLASSES, need_classes, parse_labels
+from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
+from dpsrm.data.records import Records
+from dpsrm.data.schema import Schema, read_schema
+from dpsrm.data.schema_encoding import SchemaEncoder
+from dpsrm.data.tables import read_csv, read_parquet, split_target
+
+Encoder = HashEncoder | SchemaEncoder | LibsvmEncoder | ArrayEncoder
+Source = Table | SparseRows | Arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Records beside everything that was known to make them.
+
+    `records` are private; `encoder`, `classes` and `target` are public and make a second file alike.
+    """
+
+    records: Records
+    encoder: Encoder
+    classes: tuple[str, ...]
+    target: str | None = None
+    binary_words: bool = False
+
+    @property
+    def n_features(self) -> int:
+        return self.encoder.features
+
+    @property
+    def description(self) -> dict[str, object]:
+        """What preprocessing knew and why it is public: JSON- and TOML-ready, for the run folder."""
+        target = {} if self.target is None else {"target": self.target}
+        words = "fixed binary pairs (0/1, -1/1, false/true, no/yes, n/y, f/t)"
+        return {
+            **self.encoder.describe(),
+            **target,
+            "classes": list(self.classes),
+            "classes_from": words if self.binary_words else "given by the user",
+        }
+
+
+def load(
+    path: Path | str,
+    target: str | None = None,
+    *,
+    schema: Schema | Path | str | None = None,
+    classes: Sequence[str] | None = None,
+    features: int | None = None,
+    normalise: bool | None = None,
+) -> Loaded:
+    """Load a file of labelled records, looking at nothing but each record to encode it.
+
+    .csv and .tsv tables with a header, .parquet or .pq tables, .npz arrays X and y; else LIBSVM text.
+
+    Args:
+        path: the file.
+        target: the label's column (tables only); by default the schema's.
+        schema: public ranges and categories of a table: a `Schema` or its TOML file.
+        classes: class names in order; by default the schema's, else the fixed binary pairs.
+        features: the public number of features of LIBSVM text; without it indices fold into 1024.
+        normalise: scale each record to norm 1; by default tables are, LIBSVM and arrays are not.
+
+    Returns: `Loaded`, whose `description` says what was known.
+
+    Guarantee: inputs[i] and targets[i] are a fixed function of record i, the header and the arguments.
+
+    Edge cases: everything that cannot be used raises `InputError` and names the value and the remedy.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "visits.csv")
+    ...     _ = file.write_text("age,job,ill\\n31,nurse,yes\\n,?,no\\n")
+    ...     data = load(file, "ill")
+    >>> len(data.records), data.records.targets.tolist(), data.classes
+    (2, [1, 0], ('0', '1'))
+    """
+    rules = read_schema(schema) if isinstance(schema, (str, Path)) else schema
+    source = _read(Path(path))
+    target = target if target is not None else (rules.target if rules else None)
+    if classes is None and rules is not None:
+        classes = rules.classes
+    encoder = _encoder(source, target, schema=rules, features=features, normalise=normalise)
+    names = BINARY_CLASSES if classes is None else need_classes(classes)
+    return _finish(source, encoder, names, target=target, binary_words=classes is None)
+
+
+def load_like(path: Path | str, loaded: Loaded) -> Loaded:
+    """Load another file with the encoder, classes and target of one already loaded.
+
+    Edge cases: columns may stand in another order; a missing or further column raises `InputError`, and so
+    does a file of another kind (CSV and Parquet are one kind).
+    """
+    return _finish(
+        _read(Path(path)),
+        loaded.encoder,
+        loaded.classes,
+        target=loaded.target,
+        binary_words=loaded.binary_words,
+    )
+
+
+def _read(path: Path) -> Source:
+    """The file's content, by its extension; LIBSVM text when the extension says nothing."""
+    need(path.exists(), "the data must be a file that exists", path=str(path))
+    need(path.is_file(), "the data must be a file, not a folder", path=str(path))
+    kind = path.suffix.lower()
+    try:
+        if kind in (".parquet", ".pq"):
+            return read_parquet(path)
+        if kind == ".npz":
+            return read_npz(path)
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"the data must be readable; got path={str(path)!r}: {error.strerror}") from error
+    return read_csv(raw) if kind in (".csv", ".tsv") else read_libsvm(raw)
+
+
+def _encoder(
+    source: Source,
+    target: str | None,
+    *,
+    schema: Schema | None,
+    features: int | None,
+    normalise: bool | None,
+) -> Encoder:
+    """The encoder a file needs, from public facts and the user's word."""
+    need(
+        features is None or isinstance(source, SparseRows),
+        "the number of features is given for LIBSVM text only",
+        features=features,
+        remedy="leave --features out; a table's or an array's follow from its columns",
+    )
+    need(
+        isinstance(source, Table) or (schema is None and target is None),
+        "a target column and a schema are for tables only",
+        target=target,
+        remedy="leave --target and --schema out; LIBSVM's label and an .npz file's y are the target",
+    )
+    if isinstance(source, Table):
+        table, _ = split_target(source, target)
+        scaled = normalise is not False
+        if schema is not None:
+            return SchemaEncoder(schema, normalise=scaled)
+        return HashEncoder(table.columns, normalise=scaled)
+    if isinstance(source, SparseRows):
+        return LibsvmEncoder(
+            features=FOLD if features is None else features,
+            folded=features is None,
+            normalise=bool(normalise),
+        )
+    if isinstance(source, Arrays):
+        return ArrayEncoder(shape=source.x.shape[1:], normalise=bool(normalise))
+    raise InputError(f"no encoder for {type(source).__name__}")
+
+
+def _finish(
+    source: Source, encoder: Encoder, classes: tuple[str, ...], *, target: str | None, binary_words: bool
+) -> Loaded:
+    """Encode every record and its label."""
+    inputs, labels = _encode(source, encoder, target)
+    targets = parse_labels(labels, None if binary_words else classes)
+    records = Records(torch.from_numpy(inputs), torch.from_numpy(targets))
+    return Loaded(records, encoder, classes, target, binary_words)
+
+
+def _encode(source: Source, encoder: Encoder, target: str | None) -> tuple[npt.NDArray[np.float32], Sequence[Cell]]:
+    """Features and label cells of a source, by the encoder made for its kind."""
+    if isinstance(source, Table) and isinstance(encoder, (HashEncoder, SchemaEncoder)):
+        table, labels = split_target(source, target)
+        return encoder.encode(table), labels
+    if isinstance(source, SparseRows) and isinstance(encoder, LibsvmEncoder):
+        return encoder.encode(source), source.labels
+    if isinstance(source, Arrays) and isinstance(encoder, ArrayEncoder):
+        return encoder.encode(source), source.labels
+    raise InputError(
+        "the file must be of the kind the model was made for; "
+        f"got {type(source).__name__} for {type(encoder).__name__}; convert one of the files"
+    )

@@ -1,0 +1,153 @@
+"""A schema file: ranges and categories that are public by the user's word."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsrm.core.errors import InputError, need
+from dpsrm.data.cells import cell_text
+from dpsrm.data.labels import need_classes
+
+_toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers in [min, max]; what lies outside is clamped."""
+
+    name: str
+    min: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of texts; what is not in `values` is "other"."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A column the model does not see."""
+
+    name: str
+
+
+Column = Number | Category | Ignored
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns in the order of the file that declares them; the target and its classes are optional.
+
+    >>> schema_from({"columns": {"age": {"kind": "number", "min": 17, "max": 90}}}).columns
+    (Number(name='age', min=17.0, max=90.0),)
+    """
+
+    columns: tuple[Column, ...]
+    target: str | None = None
+    classes: tuple[str, ...] | None = None
+
+
+def read_schema(path: Path | str) -> Schema:
+    """Read a TOML schema: `[columns.NAME]` with a kind, and `[target]` with column and classes.
+
+    Edge cases: a file that cannot be read, is not TOML, or says what no schema says raises `InputError`.
+    """
+    try:
+        document = _toml.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"the schema must be a readable file; got {str(path)!r}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the schema must be TOML; got {str(path)!r}: {error}") from error
+    return schema_from(document)
+
+
+def schema_from(document: Mapping[str, Any]) -> Schema:
+    """Make a schema of what a TOML file says, refusing keys it does not know."""
+    _need_keys(document, "the schema", {"columns", "target"})
+    columns = document.get("columns")
+    need(
+        isinstance(columns, dict) and bool(columns),
+        "the schema must have at least one [columns.NAME] table",
+        columns=columns,
+    )
+    assert isinstance(columns, dict)
+    parsed = tuple(_column(name, entry) for name, entry in columns.items())
+    need(
+        any(not isinstance(column, Ignored) for column in parsed),
+        "the schema must keep at least one column",
+        columns=tuple(columns),
+    )
+    target = document.get("target", {})
+    need(isinstance(target, dict), "[target] must be a table", target=target)
+    _need_keys(target, "[target]", {"column", "classes"})
+    name, classes = target.get("column"), target.get("classes")
+    need(name is None or isinstance(name, str), "[target] column must be a name", column=name)
+    need(name not in columns, "the target must not be a feature as well", column=name)
+    return Schema(parsed, name, None if classes is None else need_classes(_texts(classes, "[target] classes")))
+
+
+def _column(name: str, entry: object) -> Column:
+    """One [columns.NAME] table."""
+    where = f"[columns.{name}]"
+    need(isinstance(entry, dict), f"{where} must be a table", value=entry)
+    assert isinstance(entry, dict)
+    kind = entry.get("kind")
+    if kind == "number":
+        _need_keys(entry, where, {"kind", "min", "max"})
+        low, high = (_finite(entry.get(key), f"{where} {key}") for key in ("min", "max"))
+        need(low < high, f"{where} min must be below max", min=low, max=high)
+        return Number(name, low, high)
+    if kind == "category":
+        _need_keys(entry, where, {"kind", "values"})
+        values = tuple(_category(value) for value in _texts(entry.get("values"), f"{where} values"))
+        need(len(set(values)) == len(values), f"{where} values must differ", values=values)
+        return Category(name, values)
+    if kind == "ignore":
+        _need_keys(entry, where, {"kind"})
+        return Ignored(name)
+    raise InputError(f"{where} kind must be number, category or ignore; got kind={kind!r}")
+
+
+def _category(text: str) -> str:
+    """A listed value in the spelling cells are compared in; a listed "NA" is a category, not missing."""
+    spelled = cell_text(text)
+    return text.strip() if spelled is None else spelled
+
+
+def _texts(values: object, where: str) -> list[str]:
+    """A non-empty list of texts or numbers, as texts."""
+    need(
+        isinstance(values, list) and bool(values) and all(type(v) in (str, int, float) for v in values),
+        f"{where} must be a list of texts or numbers",
+        values=values,
+    )
+    assert isinstance(values, list)
+    return [str(value) for value in values]
+
+
+def _finite(value: object, where: str) -> float:
+    """A number that is neither a boolean nor infinite."""
+    need(type(value) in (int, float), f"{where} must be a number", value=value)
+    assert isinstance(value, (int, float))
+    need(
+        abs(value) < sys.float_info.max and math.isfinite(value),
+        f"{where} must be finite",
+        value=str(value)[:40],
+    )
+    return float(value)
+
+
+def _need_keys(table: Mapping[str, Any], where: str, known: set[str]) -> None:
+    """Refuse keys nobody reads: a misspelt one would be silently without effect."""
+    unknown = sorted(set(table) - known)
+    need(not unknown, f"{where} must hold only {', '.join(sorted(known))}", unknown=unknown)

@@ -1,0 +1,32 @@
+"""Per-example gradients, clipped and summed: engines that answer a `Query`."""
+
+from collections.abc import Callable
+
+from dpsrm.core.errors import need
+from dpsrm.gradients.functional import FunctionalEngine
+from dpsrm.gradients.loop import LoopEngine
+from dpsrm.gradients.objective import Layout, Objective, PerExampleLoss
+from dpsrm.gradients.query import Engine, Excess, Part, Query
+
+ENGINES: dict[str, Callable[[Objective], Engine]] = {"functional": FunctionalEngine, "loop": LoopEngine}
+
+
+def engine(name: str, objective: Objective) -> Engine:
+    """The engine called `name` for `objective`."""
+    need(name in ENGINES, f"the engine must be one of {', '.join(ENGINES)}", engine=name)
+    return ENGINES[name](objective)
+
+
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Excess",
+    "FunctionalEngine",
+    "Layout",
+    "LoopEngine",
+    "Objective",
+    "Part",
+    "PerExampleLoss",
+    "Query",
+    "engine",
+]

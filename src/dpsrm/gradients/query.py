@@ -1,0 +1,115 @@
+"""The one question every method asks of the private records, and the clip that bounds each record's answer.
+
+Shapes: B examples, P trainable parameters, K points.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpsrm.core.errors import BoundExceeded, need
+from dpsrm.core.secret import ClippedSum
+
+
+class Excess(str, Enum):
+    """What to do with an example whose part exceeds its clip: scale it down, or stop (theory mode)."""
+
+    CLIP = "clip"
+    RAISE = "raise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """weight · clip(Σ_k coefficients[k] · ∇f_i(point k), clip) for each example i.
+
+    `clip` may be infinite: the sum then has no bound, and only an unprotected release can be made of it.
+    """
+
+    coefficients: tuple[float, ...]
+    clip: float
+    weight: float = 1.0
+    name: str = "gradient"
+
+    def __post_init__(self) -> None:
+        """Refuse clips and weights that bound nothing."""
+        need(self.clip > 0, "a clip must be positive", clip=self.clip)
+        need(0 <= self.weight < math.inf, "a weight must be finite and not negative", weight=self.weight)
+        need(
+            all(map(math.isfinite, self.coefficients)),
+            "coefficients must be finite",
+            coefficients=self.coefficients,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """Several points (flat parameter vectors) and several parts; example i contributes the sum of its parts.
+
+    Guarantee: every contribution has norm at most `bound` = Σ weight·clip.
+
+    >>> theta = torch.zeros(3)
+    >>> parts = Part(coefficients=(1, -1), clip=0.5, weight=0.9), Part(coefficients=(1, 0), clip=2.0, weight=0.1)
+    >>> round(Query(points=(theta, theta), parts=parts).bound, 12)
+    0.65
+    """
+
+    points: tuple[Tensor, ...]
+    parts: tuple[Part, ...]
+    excess: Excess = Excess.CLIP
+
+    def __post_init__(self) -> None:
+        """Refuse parts that speak of other points."""
+        for part in self.parts:
+            need(
+                len(part.coefficients) == len(self.points),
+                "a part has one coefficient per point",
+                coefficients=part.coefficients,
+                points=len(self.points),
+            )
+
+    @property
+    def bound(self) -> float:
+        """The largest norm one example can contribute; a part of weight 0 contributes nothing."""
+        return sum(part.weight * part.clip for part in self.parts if part.weight > 0)
+
+
+class Engine(Protocol):
+    """Computes the clipped sum of a query over one batch."""
+
+    def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
+        """The float64 sum over the batch; an empty batch gives zeros."""
+        ...
+
+
+MARGIN = 1e-12
+"""Clip factors are shrunk by this, far above float64's rounding of a norm and a product, so the bound really holds."""
+
+
+def clip_factors(norm_B: Tensor, clip: float) -> Tensor:
+    """min(1, clip/‖·‖) per example, shrunk by `MARGIN` where it acts; 1 where the norm is 0.
+
+    >>> clip_factors(torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64), 2.0)
+    tensor([1.0000, 1.0000, 0.5000], dtype=torch.float64)
+    """
+    return torch.where(norm_B > clip, clip * (1 - MARGIN) / norm_B, torch.ones_like(norm_B))
+
+
+def refuse_excess(norm_B: Tensor, part: Part) -> None:
+    """Raise `BoundExceeded` if an example exceeds the bound the user declared for all of them (theory mode).
+
+    A norm within 1e-6 of the bound passes: it is rounding, and it is clipped to the bound all the same.
+    """
+    if bool((norm_B <= part.clip * (1 + 1e-6)).all()):
+        return
+    worst = float(torch.nan_to_num(norm_B, nan=math.inf).max())
+    raise BoundExceeded(
+        f"theory mode assumes that no example's {part.name} exceeds its declared bound; got norm={worst:.6g}, "
+        f"bound={part.clip:.6g}; nothing was released; declare larger constants, or say excess='clip' to clip. "
+        "(That it stopped says something about a record: do not publish it.)"
+    )

@@ -1,0 +1,72 @@
+"""From materialised per-example gradients to the clipped sum.
+
+Shapes: B examples, P trainable parameters; `g_BP` holds one example's gradient per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpsrm.core.secret import ClippedSum, Diagnostics
+from dpsrm.gradients.query import Excess, Query, clip_factors, refuse_excess
+
+
+@dataclass
+class Tally:
+    """A running clipped sum over the pieces of one batch."""
+
+    query: Query
+    total_P: Tensor
+    clipped: list[int]
+    rows: int = 0
+    nonfinite: int = 0
+    loss: float = 0.0
+
+    @classmethod
+    def empty(cls, query: Query) -> Tally:
+        """Nothing summed yet."""
+        zero = torch.zeros(len(query.points[0]), dtype=torch.float64, device=query.points[0].device)
+        return cls(query, zero, [0] * len(query.parts))
+
+    def add(self, gradients: Sequence[Tensor], losses_B: Tensor) -> None:
+        """Add a piece of the batch: one (B, P) tensor of per-example gradients for each of the query's points.
+
+        An example with a NaN or infinite gradient at any point contributes zero and is counted.
+        Norms, factors and the sum are float64; a part is combined in float64 from the given rows, so what is summed is
+        what was measured and the bound holds whatever the rows' own rounding was.
+        """
+        finite_B = torch.stack([torch.isfinite(g_BP).all(dim=1) for g_BP in gradients]).all(dim=0)
+        self.rows += len(finite_B)
+        self.nonfinite += int((~finite_B).sum())
+        finite_losses = losses_B[torch.isfinite(losses_B)]
+        self.loss += float(finite_losses.double().sum())
+        points = [torch.where(finite_B[:, None], g_BP, 0).double() for g_BP in gradients]
+        for index, part in enumerate(self.query.parts):
+            if part.weight == 0:
+                continue
+            used = [(c, g_BP) for c, g_BP in zip(part.coefficients, points, strict=True) if c != 0]
+            rows_BP = sum((c * g_BP for c, g_BP in used[1:]), used[0][0] * used[0][1])
+            norm_B = torch.linalg.vector_norm(rows_BP, dim=1)
+            if self.query.excess is Excess.RAISE:
+                refuse_excess(torch.where(finite_B, norm_B, torch.nan), part)
+            factor_B = clip_factors(norm_B, part.clip)
+            self.clipped[index] += int((factor_B < 1).sum())
+            self.total_P += part.weight * (factor_B @ rows_BP)
+
+    def result(self) -> ClippedSum[Tensor]:
+        """The sum with its bound, and what the operator may want to know."""
+        share = max(self.rows, 1)
+        return ClippedSum(
+            secret=self.total_P,
+            bound=self.query.bound,
+            rows=self.rows,
+            diagnostics=Diagnostics(
+                loss=self.loss / share,
+                clipped=tuple(count / share for count in self.clipped),
+                nonfinite=self.nonfinite,
+            ),
+        )

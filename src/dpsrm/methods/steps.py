@@ -1,0 +1,157 @@
+"""From a direction to the next θ: constant step, the paper's adaptive step, or any torch optimizer. Post-processing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dpsrm.core.errors import need
+from dpsrm.gradients import Layout
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Regulariser = Callable[[Tensor], Tensor]
+"""A data-independent penalty of the flat θ; its gradient is added outside clip and noise and costs no privacy."""
+
+
+class Stepper(Protocol):
+    """θ ← θ − (something made of the direction)."""
+
+    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
+        """The next θ; `theta_P` is left as it is."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the stepper remembers between steps."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember `state`."""
+        ...
+
+
+class _Memoryless:
+    """A stepper that remembers nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to remember."""
+        need(state == {}, "this step rule has no state", state=state)
+
+
+@dataclass(frozen=True)
+class ConstantStep(_Memoryless):
+    """θ − η·direction.
+
+    >>> ConstantStep(0.5).advance(torch.ones(2), torch.tensor([1.0, 2.0]))
+    tensor([0.5000, 0.0000])
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        """Refuse rates that do not move."""
+        need(0 < self.rate < math.inf, "the learning rate must be positive and finite", learning_rate=self.rate)
+
+    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
+        """One step."""
+        return theta_P - self.rate * direction_P.to(theta_P.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveStep(_Memoryless):
+    """The paper's η_t = min{ζ/(n0·L·‖v‖), 1/(2·n0·L)} (Algorithm 1, line 5).
+
+    Guarantee: ‖θ' − θ‖ ≤ ζ/(n0·L), so an example's gradient changes by at most ζ/n0.
+    """
+
+    zeta: float
+    n0: float
+    lipschitz: float
+
+    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
+        """One step."""
+        norm = float(torch.linalg.vector_norm(direction_P))
+        longest = 1 / (2 * self.n0 * self.lipschitz)
+        rate = min(self.zeta / (self.n0 * self.lipschitz * norm), longest) if norm > 0 else longest
+        return theta_P - (rate * direction_P).to(theta_P.dtype)
+
+
+class OptimizerStep:
+    """Any `torch.optim` optimizer, fed with the direction as if it were the gradient."""
+
+    def __init__(self, factory: OptimizerFactory, layout: Layout, like_P: Tensor) -> None:
+        """Give the optimizer parameters of the model's own shapes."""
+        self._layout = layout
+        self._leaves = {n: nn.Parameter(piece.clone()) for n, piece in layout.split(like_P).items()}
+        self._optimizer = factory(list(self._leaves.values()))
+
+    @torch.no_grad()
+    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
+        """One optimizer step."""
+        pieces = self._layout.split(theta_P)
+        slopes = self._layout.split(direction_P.to(theta_P.dtype))
+        for name, leaf in self._leaves.items():
+            leaf.copy_(pieces[name])
+            leaf.grad = slopes[name].clone()
+        self._optimizer.step()
+        return torch.cat([self._leaves[name].detach().reshape(-1) for name in self._layout.names])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's own state."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the optimizer's own state."""
+        self._optimizer.load_state_dict(state)
+
+
+class Regularised:
+    """A stepper whose direction gets a data-independent regulariser's gradient added first."""
+
+    def __init__(self, inner: Stepper, regulariser: Regulariser) -> None:
+        """Wrap `inner`."""
+        self._inner = inner
+        self._gradient = torch.func.grad(regulariser)
+
+    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
+        """One step along direction + ∇regulariser(θ)."""
+        return self._inner.advance(theta_P, direction_P + self._gradient(theta_P).to(direction_P.dtype))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner stepper's state."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the inner stepper's state."""
+        self._inner.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class NonconvexPenalty:
+    """λ Σ θ_j²/(1+θ_j²), the regulariser of the paper's logistic regression.
+
+    >>> NonconvexPenalty(0.1)(torch.ones(4))
+    tensor(0.2000)
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        """Refuse a penalty that is none."""
+        need(
+            0 < self.strength < math.inf,
+            "the regulariser's strength must be positive",
+            regulariser=self.strength,
+        )
+
+    def __call__(self, theta_P: Tensor) -> Tensor:
+        """The penalty's value."""
+        return self.strength * (theta_P**2 / (1 + theta_P**2)).sum()

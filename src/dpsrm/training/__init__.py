@@ -1,0 +1,36 @@
+"""From settings and data to a trained model, its ledger and its certificate."""
+
+from dpsrm.training.config import Config, Data, Settings, config_from, settings_to_dict
+from dpsrm.training.folder import RunFolder
+from dpsrm.training.loop import Progress, Watcher
+from dpsrm.training.metrics import classification_metrics
+from dpsrm.training.models import Model, loss_for
+from dpsrm.training.plan import Plan, make_plan
+from dpsrm.training.settings import Performance, Privacy, Training
+from dpsrm.training.theory import Theory
+from dpsrm.training.train import Run, train
+from dpsrm.training.verify import Verification, verify
+
+__all__ = [
+    "Config",
+    "Data",
+    "Model",
+    "Performance",
+    "Plan",
+    "Privacy",
+    "Progress",
+    "Run",
+    "RunFolder",
+    "Settings",
+    "Theory",
+    "Training",
+    "Verification",
+    "Watcher",
+    "classification_metrics",
+    "config_from",
+    "loss_for",
+    "make_plan",
+    "settings_to_dict",
+    "train",
+    "verify",
+]

@@ -1,0 +1,185 @@
+"""Settings as one object, and as the sections of a TOML file: the same names in both."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum
+from typing import Any, TypeVar
+
+from dpsrm.core.errors import InputError, need
+from dpsrm.methods import Method, Srm, method_class
+from dpsrm.training.models import Model
+from dpsrm.training.settings import Performance, Privacy, Training
+from dpsrm.training.theory import Theory
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything about a run but the data and the module.
+
+    Args:
+        privacy: the promise; None trains without privacy and says so everywhere.
+        method: the algorithm's own settings.
+        training: schedule, step rule, output.
+        theory: the paper's theory mode; replaces the method's bounds and the step rule.
+        performance: engine and threads.
+        seed: research only: reproducible, not private.
+        record: what one record is, in the words of the certificate.
+    """
+
+    privacy: Privacy | None
+    method: Method = field(default_factory=Srm)
+    training: Training = field(default_factory=Training)
+    theory: Theory | None = None
+    performance: Performance = field(default_factory=Performance)
+    seed: int | None = None
+    record: str = "one record"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where the records are, and what is publicly known about them."""
+
+    path: str
+    test: str | None = None
+    target: str | None = None
+    schema: str | None = None
+    classes: tuple[str, ...] | None = None
+    features: int | None = None
+    normalise: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What `dpsrm train` needs: data, model and settings."""
+
+    data: Data
+    model: Model
+    settings: Settings
+
+
+_SECTIONS = (
+    "data",
+    "model",
+    "privacy",
+    "method",
+    "training",
+    "theory",
+    "performance",
+    "seed",
+    "record",
+    "private",
+    "preprocessing",
+)
+
+
+def config_from(sections: Mapping[str, Any]) -> Config:
+    """Read the sections of a config file; unknown names and wrong types are errors that list what there is.
+
+    >>> config_from({"data": {"path": "a.csv"}, "privacy": {"epsilon": 1, "delta": 1e-5}}).settings.privacy.epsilon
+    1.0
+    """
+    unknown = sorted(set(sections) - set(_SECTIONS))
+    need(not unknown, f"a config has the sections {', '.join(_SECTIONS)}", unknown=unknown)
+    private = sections.get("private", True)
+    need(
+        ("privacy" in sections) == bool(private),
+        "training is private unless the config says private = false, and private training needs a budget",
+        private=private,
+        remedy="give --epsilon and --delta (or a [privacy] section)",
+    )
+    chosen = dict(_section(sections, "method"))
+    name = chosen.pop("name", Srm.name)
+    settings = Settings(
+        privacy=build(Privacy, _section(sections, "privacy"), "privacy") if "privacy" in sections else None,
+        method=build(method_class(name), chosen, "method"),
+        training=build(Training, _section(sections, "training"), "training"),
+        theory=build(Theory, _section(sections, "theory"), "theory") if "theory" in sections else None,
+        performance=build(Performance, _section(sections, "performance"), "performance"),
+        seed=sections.get("seed"),
+        record=sections.get("record", "one record"),
+    )
+    data = build(Data, _section(sections, "data"), "data")
+    return Config(data=data, model=build(Model, _section(sections, "model"), "model"), settings=settings)
+
+
+def settings_to_dict(settings: Settings) -> dict[str, Any]:
+    """The sections that `config_from` reads back to equal settings."""
+    return {
+        "record": settings.record,
+        "private": settings.privacy is not None,
+        "seed": settings.seed,
+        "privacy": None if settings.privacy is None else plain(settings.privacy),
+        "method": {"name": settings.method.name, **plain(settings.method)},
+        "training": plain(settings.training),
+        "theory": None if settings.theory is None else plain(settings.theory),
+        "performance": plain(settings.performance),
+    }
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """A dataclass as a dictionary of plain values."""
+    pairs = ((item.name, getattr(value, item.name)) for item in fields(value))
+    return {name: _plain_value(item) for name, item in pairs if item is not None}
+
+
+def build(cls: type[T], section: Mapping[str, Any], where: str) -> T:
+    """An instance of a settings class from a section of a config file."""
+    items = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
+    unknown = sorted(set(section) - set(items))
+    need(not unknown, f"[{where}] takes {', '.join(items)}", unknown=unknown)
+    missing = [
+        n for n, f in items.items() if n not in section and f.default is MISSING and f.default_factory is MISSING
+    ]
+    need(not missing, f"[{where}] needs {', '.join(missing)}", section=dict(section))
+    hints = typing.get_type_hints(cls)
+    return cls(**{name: _typed(value, hints[name], f"{where}.{name}") for name, value in section.items()})
+
+
+def _section(sections: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section, empty if absent."""
+    section = sections.get(name, {})
+    need(isinstance(section, Mapping), f"[{name}] must be a section", **{name: section})
+    return typing.cast("Mapping[str, Any]", section)
+
+
+def _plain_value(value: Any) -> Any:
+    """A value as TOML can hold it."""
+    if isinstance(value, Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """`value` as `hint` asks (whole numbers may stand for decimals); `InputError` if it cannot be."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _first_that_fits(value, [option for option in options if option is not type(None)], where)
+    if origin is typing.Literal and value in options:
+        return value
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_typed(item, options[0], where) for item in value)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        names = [member.value for member in hint]
+        need(value in names, f"{where} must be one of {', '.join(names)}", got=value)
+        return hint(value)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint in (int, str, bool) and type(value) is hint:
+        return value
+    raise InputError(f"{where} must be {getattr(hint, '__name__', hint)}; got {value!r}")
+
+
+def _first_that_fits(value: Any, options: list[Any], where: str) -> Any:
+    """`value` as the first of several types that takes it."""
+    for option in options[:-1]:
+        try:
+            return _typed(value, option, where)
+        except InputError:
+            continue
+    return _typed(value, options[-1], where)

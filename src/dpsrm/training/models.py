@@ -1,0 +1,61 @@
+"""The models the command line can name; the Python interface takes any nn.Module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dpsrm.core.errors import need
+from dpsrm.gradients import PerExampleLoss
+
+KINDS = ("logistic", "mlp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """`kind` "logistic" is one linear layer from zero; "mlp" has tanh layers of the `hidden` sizes."""
+
+    kind: str = "logistic"
+    hidden: tuple[int, ...] = (64,)
+
+    def __post_init__(self) -> None:
+        """Refuse models that do not exist."""
+        need(self.kind in KINDS, f"the model must be one of {', '.join(KINDS)}", model=self.kind)
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        need(all(h >= 1 for h in self.hidden), "hidden layers need at least one unit", hidden=self.hidden)
+
+    def build(self, *, features: int, classes: int, stream: np.random.Generator) -> nn.Module:
+        """The module for `features` inputs and `classes` classes (one output for two classes)."""
+        outputs = 1 if classes == 2 else classes
+        if self.kind == "logistic":
+            layer = nn.Linear(features, outputs)
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+            return layer
+        if self.kind == "mlp":
+            with torch.random.fork_rng():
+                torch.manual_seed(int(stream.integers(2**62)))
+                sizes = [features, *self.hidden]
+                layers = [m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.Tanh())]
+                return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+        raise AssertionError(self.kind)
+
+
+def binary_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Per-example logistic loss of one logit; targets 0 and 1."""
+    return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets.to(outputs.dtype), reduction="none")
+
+
+def multiclass_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Per-example cross-entropy of K logits; targets 0 … K−1."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def loss_for(classes: int) -> PerExampleLoss:
+    """The loss that belongs to a model built for `classes` classes."""
+    return binary_loss if classes == 2 else multiclass_loss

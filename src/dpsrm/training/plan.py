@@ -1,0 +1,107 @@
+"""From settings to a verified plan: how much noise, and exactly which releases will be charged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpsrm.accounting import Guarantee, accountant, calibrate_noise
+from dpsrm.core.errors import BudgetExceeded
+from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease
+from dpsrm.core.ledger import Header
+from dpsrm.methods import Method, Schedule, Stage
+from dpsrm.training.settings import Privacy
+
+UNPROTECTED = UnprotectedRelease(what="a sum without noise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run will release, decided and verified before it touches a record.
+
+    `noise_multiplier` 0 is the non-private reference, whose predicted ledger says ε = ∞.
+    """
+
+    n: int
+    schedule: Schedule
+    method: Method
+    privacy: Privacy | None
+    noise_multiplier: float
+    spending: Spending
+    guarantee: Guarantee | None
+
+    def sampling(self, batch: int) -> Sampling:
+        """How a batch of this size is drawn."""
+        return _sampling(self.n, batch, Scheme.WOR if self.privacy is None else self.privacy.sampling)
+
+    def header(self, *, private_randomness: bool) -> Header:
+        """The opening line of the run's ledger."""
+        return Header(
+            adjacency=self.spending.adjacency,
+            epsilon=None if self.privacy is None else self.privacy.epsilon,
+            delta=None if self.privacy is None else self.privacy.delta,
+            accountant="none" if self.privacy is None else self.privacy.accountant,
+            private_randomness=private_randomness,
+        )
+
+    def epsilon_of(self, spending: Spending) -> float:
+        """ε of `spending` at the promised δ, by the plan's accountant."""
+        if self.privacy is None:
+            return float("inf")
+        return accountant(self.privacy.accountant).epsilon(spending, self.privacy.delta).epsilon
+
+
+def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | None) -> Plan:
+    """Calibrate the noise to the budget and predict the ledger.
+
+    Guarantee: the predicted spending costs at most privacy.epsilon at privacy.delta, or `BudgetExceeded` is raised.
+    """
+    if privacy is None:
+        spending = Spending.of([Charge(UNPROTECTED, schedule.steps)], adjacency=Adjacency.REPLACE_ONE)
+        plain = method.unclipped()
+        return Plan(
+            n=n, schedule=schedule, method=plain, privacy=None, noise_multiplier=0.0, spending=spending, guarantee=None
+        )
+    chosen, stages = privacy, method.stages(schedule)
+
+    def spend(noise_multiplier: float) -> Spending:
+        return predict(stages, n=n, privacy=chosen, noise_multiplier=noise_multiplier)
+
+    proof = accountant(privacy.accountant)
+    noise = privacy.noise_multiplier
+    if noise is None:
+        noise = calibrate_noise(spend, accountant=proof, epsilon=privacy.epsilon, delta=privacy.delta)
+    guarantee = proof.epsilon(spend(noise), privacy.delta)
+    if not guarantee.epsilon <= privacy.epsilon:
+        raise BudgetExceeded(
+            f"{schedule.steps} steps with noise_multiplier={noise:.6g} would cost epsilon={guarantee.epsilon:.6g}, "
+            f"more than the allowed {privacy.epsilon:.6g}; take fewer steps or leave the noise to calibration"
+            + (f" ({guarantee.reason})" if guarantee.reason else "")
+        )
+    return Plan(
+        n=n,
+        schedule=schedule,
+        method=method,
+        privacy=privacy,
+        noise_multiplier=noise,
+        spending=spend(noise),
+        guarantee=guarantee,
+    )
+
+
+def predict(stages: tuple[Stage, ...], *, n: int, privacy: Privacy, noise_multiplier: float) -> Spending:
+    """The ledger that `stages` will write."""
+    charges = (
+        Charge(
+            GaussianRelease(
+                noise_multiplier=float(noise_multiplier), sampling=_sampling(n, stage.batch, privacy.sampling)
+            ),
+            stage.count,
+        )
+        for stage in stages
+    )
+    return Spending.of(charges, adjacency=privacy.adjacency)
+
+
+def _sampling(n: int, batch: int, scheme: Scheme) -> Sampling:
+    """`scheme`, except that a batch of everything is drawn (and charged) as the full batch."""
+    return Sampling(scheme=Scheme.FULL if batch == n else scheme, population=n, batch=batch)

@@ -1,0 +1,110 @@
+"""What a run is asked to do: frozen settings, privacy apart from training apart from performance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from dpsrm.core.errors import need
+from dpsrm.core.events import Adjacency, Scheme
+from dpsrm.gradients import ENGINES
+from dpsrm.methods import OUTPUTS, Schedule
+
+OPTIMIZERS = {
+    "constant": None,
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
+"""Step rules a config file can name; the Python interface takes any optimizer factory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """The promise: (ε, δ)-differential privacy under `adjacency`, proved by `accountant` for `sampling`.
+
+    The noise is calibrated to spend ε exactly, unless `noise_multiplier` (std ÷ sensitivity) fixes it; ε is then a
+    limit that the run may not exceed.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency = Adjacency.REPLACE_ONE
+    sampling: Scheme = Scheme.WOR
+    accountant: str = "rdp"
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse promises that are none."""
+        need(0 < self.epsilon < math.inf, "epsilon must be positive and finite", epsilon=self.epsilon)
+        need(0 < self.delta < 1, "delta must lie strictly between 0 and 1", delta=self.delta, remedy="try 1e-5")
+        s = self.noise_multiplier
+        need(s is None or 0 < s < math.inf, "the noise multiplier must be positive and finite", noise_multiplier=s)
+        object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
+        object.__setattr__(self, "sampling", Scheme(self.sampling))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long and in which steps to train; every number is public.
+
+    Args:
+        batch: records per release, b (None: a sixteenth of the data, at least 64).
+        first_batch: records of the first release, b0 (None: as `batch`).
+        epochs: passes over the data, counted in records drawn (each costs two gradients in DP-SRM).
+        steps: updates; instead of `epochs`.
+        learning_rate: of the constant step or the optimizer.
+        optimizer: "constant", or the name of a torch optimizer that is fed with the released direction.
+        output: which θ to hand out: last, random, tail, ema.
+        regulariser: λ of the data-independent penalty λ·Σθ²/(1+θ²); 0 for none.
+    """
+
+    batch: int | None = None
+    first_batch: int | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    learning_rate: float = 1.0
+    optimizer: str = "constant"
+    output: str = "tail"
+    regulariser: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot train."""
+        need(self.epochs is None or self.steps is None, "give epochs or steps, not both", epochs=self.epochs)
+        need(self.epochs is None or 0 < self.epochs < math.inf, "epochs must be positive", epochs=self.epochs)
+        need(self.steps is None or self.steps >= 1, "steps must be 1 or more", steps=self.steps)
+        need(0 < self.learning_rate < math.inf, "the learning rate must be positive", learning_rate=self.learning_rate)
+        need(
+            self.optimizer in OPTIMIZERS, f"optimizer must be one of {', '.join(OPTIMIZERS)}", optimizer=self.optimizer
+        )
+        need(self.output in OUTPUTS, f"output must be one of {', '.join(OUTPUTS)}", output=self.output)
+        need(0 <= self.regulariser < math.inf, "the regulariser cannot be negative", regulariser=self.regulariser)
+
+    def schedule(self, n: int) -> Schedule:
+        """The schedule for n records."""
+        batch = self.batch if self.batch is not None else min(n, max(64, n // 16))
+        first = self.first_batch if self.first_batch is not None else batch
+        for name, size in (("batch", batch), ("first_batch", first)):
+            need(1 <= size <= n, f"{name} must lie between 1 and the number of records", got=size, n=n)
+        if self.steps is not None:
+            return Schedule(steps=self.steps, batch=batch, first_batch=first)
+        passes = 10.0 if self.epochs is None else self.epochs
+        rest = (passes * n - first) / batch
+        return Schedule(steps=1 + max(0, round(rest)), batch=batch, first_batch=first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Performance:
+    """How fast, never what: no setting here changes the guarantee."""
+
+    engine: str = "functional"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse engines that do not exist."""
+        need(self.engine in ENGINES, f"engine must be one of {', '.join(ENGINES)}", engine=self.engine)
+        need(self.threads is None or self.threads >= 1, "threads must be 1 or more", threads=self.threads)

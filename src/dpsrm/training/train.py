@@ -1,0 +1,164 @@
+"""Train a module with a guarantee: plan, run, close the ledger, write the certificate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_model
+from torch import Tensor, nn
+
+from dpsrm.accounting import Guarantee
+from dpsrm.core.ledger import Ledger, read_ledger
+from dpsrm.core.randomness import Streams
+from dpsrm.data import as_records
+from dpsrm.gradients import Objective, PerExampleLoss, engine
+from dpsrm.methods import ConstantStep, NonconvexPenalty, OptimizerStep, Regularised, Schedule, Stepper, make_output
+from dpsrm.methods.method import Method
+from dpsrm.training.certificate import prove, render
+from dpsrm.training.config import Settings, settings_to_dict
+from dpsrm.training.folder import RunFolder, sha256_of
+from dpsrm.training.loop import Parts, Progress, Watcher, run_loop
+from dpsrm.training.plan import Plan, make_plan
+from dpsrm.training.settings import OPTIMIZERS
+from dpsrm.training.toml import write_toml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished run: the trained module, what it cost, and where everything lies."""
+
+    module: nn.Module
+    plan: Plan
+    guarantee: Guarantee | None
+    folder: RunFolder
+
+    @property
+    def epsilon(self) -> float:
+        """The ε that the ledger proves; infinite for a run without privacy."""
+        return float("inf") if self.guarantee is None else self.guarantee.epsilon
+
+
+def train(
+    module: nn.Module,
+    loss: PerExampleLoss,
+    data: Any,
+    settings: Settings,
+    *,
+    out: Path | str,
+    overwrite: bool = False,
+    watch: Watcher | None = None,
+    about: dict[str, Any] | None = None,
+) -> Run:
+    """Train `module` in place under `settings`, writing the run folder `out`.
+
+    Args:
+        module: any nn.Module without layers that mix examples; its parameters with requires_grad are trained.
+        loss: (outputs, targets) → one loss per example.
+        data: `Records`, a torch Dataset, or a pair of arrays or tensors (inputs, targets).
+        settings: the promise, the method, the schedule.
+        out: the run folder, which must not exist (or be a run, with `overwrite`).
+        watch: called after every step, for progress bars; what it is told under `private` must not be published.
+        about: further public facts for config.toml (which file, which preprocessing).
+
+    Returns:
+        The `Run`; `module` now holds the chosen output θ.
+
+    Guarantee: everything in the run folder outside `private/` is (ε, δ)-DP as certificate.md says, if
+    settings.privacy is given and no seed was.
+    """
+    records, objective = as_records(data), Objective.of(module, loss)
+    start_P = objective.layout.read(module)
+    method, schedule, stepper = _resolve(settings, objective, start_P, n=len(records))
+    plan = make_plan(method, schedule, n=len(records), privacy=settings.privacy)
+    streams = Streams.choose(settings.seed)
+    output = make_output(settings.training.output, steps=schedule.steps, stream=streams.output)
+    folder = RunFolder(Path(out))
+    folder.create(overwrite=overwrite)
+    write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
+    folder.write_environment()
+    ledger = Ledger(folder.ledger, plan.header(private_randomness=streams.private))
+    parts = Parts(
+        walk=plan.method.begin(start_P, schedule=schedule, stepper=stepper),
+        engine=engine(settings.performance.engine, objective),
+        records=records,
+        streams=streams,
+        ledger=ledger,
+        output=output,
+    )
+    with ledger, _threads(settings.performance.threads), _journal(folder, schedule.steps) as note:
+        theta_P, released = run_loop(plan, parts, watch=_both(note, watch))
+        objective.layout.write(module, theta_P)
+        return _finish(module, plan, folder, ledger, released=released, unit=settings.record)
+
+
+def _resolve(settings: Settings, objective: Objective, start_P: Tensor, *, n: int) -> tuple[Method, Schedule, Stepper]:
+    """The method, schedule and step rule that the settings stand for."""
+    training = settings.training
+    method, schedule, stepper = settings.method, training.schedule(n), _stepper(settings, objective, start_P)
+    if settings.theory is not None:
+        dimension = objective.layout.size
+        method, schedule, stepper = settings.theory.resolve(training, settings.privacy, n=n, dimension=dimension)
+    if training.regulariser > 0:
+        stepper = Regularised(stepper, NonconvexPenalty(training.regulariser))
+    return method, schedule, stepper
+
+
+def _stepper(settings: Settings, objective: Objective, start_P: Tensor) -> Stepper:
+    """The step rule that the training settings name."""
+    optimizer = OPTIMIZERS[settings.training.optimizer]
+    rate = settings.training.learning_rate
+    if optimizer is None:
+        return ConstantStep(rate)
+    return OptimizerStep(lambda leaves: optimizer(leaves, lr=rate), objective.layout, start_P)
+
+
+def _finish(module: nn.Module, plan: Plan, folder: RunFolder, ledger: Ledger, *, released: int, unit: str) -> Run:
+    """Write the model, close the ledger over its digest, and certify what the ledger on disk proves."""
+    save_model(module, str(folder.model))
+    ledger.close(released=released, model_sha256=sha256_of(folder.model))
+    facts = read_ledger(folder.ledger)
+    guarantee = prove(facts)
+    folder.certificate.write_text(render(facts, guarantee, unit=unit))
+    return Run(module=module, plan=plan, guarantee=guarantee, folder=folder)
+
+
+@contextmanager
+def _journal(folder: RunFolder, steps: int) -> Iterator[Watcher]:
+    """Keep about 200 lines of exact training facts in `private/`."""
+    every = max(1, steps // 200)
+    with (folder.private / "progress.jsonl").open("w") as file:
+
+        def note(progress: Progress) -> None:
+            if progress.step % every == 0 or progress.step == steps:
+                facts = asdict(progress) | {"epsilon": None if progress.epsilon == float("inf") else progress.epsilon}
+                file.write(json.dumps(facts) + "\n")
+
+        yield note
+
+
+def _both(first: Watcher, second: Watcher | None) -> Watcher:
+    """A watcher that tells two."""
+
+    def tell(progress: Progress) -> None:
+        first(progress)
+        if second is not None:
+            second(progress)
+
+    return tell
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Use `count` torch threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,124 @@
+"""Records: arrays and datasets give the same batches; bad arrays are named."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+from dpsrm.core.errors import InputError
+from dpsrm.data.records import DatasetRecords, Records, as_records
+
+X = np.arange(12, dtype=np.float64).reshape(4, 3)
+Y = np.array([0, 1, 1, 0], dtype=np.int32)
+
+
+class Pairs(Dataset):
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, i):
+        return X[i], bool(Y[i])
+
+
+@pytest.mark.parametrize("indices", [[], [2], [3, 0, 3]])
+def test_a_dataset_gives_the_batches_of_its_arrays(indices):
+    slow, fast = as_records(Pairs()), as_records((X, Y))
+    assert isinstance(slow, DatasetRecords)
+    assert isinstance(fast, Records)
+    assert len(slow) == len(fast) == 4
+    for a, b in zip(slow.take(np.array(indices, dtype=int)), fast.take(np.array(indices, dtype=int)), strict=True):
+        assert torch.equal(a, b)
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+
+
+def test_types_and_shapes():
+    inputs, targets = as_records((X, Y)).take(np.array([], dtype=np.int64))
+    assert inputs.shape == (0, 3)
+    assert targets.shape == (0,)
+    assert inputs.dtype == torch.float32
+    assert targets.dtype == torch.int64
+    assert as_records((X, Y > 0)).targets.dtype == torch.int64
+    assert as_records((X, Y), torch.float64).inputs.dtype == torch.float64
+    assert as_records((X.astype(np.int64), Y)).inputs.dtype == torch.int64
+    assert as_records((torch.tensor(X), torch.tensor(Y))).inputs.dtype == torch.float32
+
+
+def test_views_that_torch_cannot_share():
+    frozen = X.copy()
+    frozen.setflags(write=False)
+    for view in (frozen, X[::-1], X.T.copy().T):
+        assert as_records((view, Y)).inputs.tolist() == view.tolist()
+
+
+def test_paths_of_torch_datasets():
+    tensors = TensorDataset(torch.tensor(X), torch.tensor(Y))
+    assert isinstance(as_records(tensors), Records)
+    part = as_records(Subset(tensors, [3, 1]))
+    assert part.take(np.array([1]))[0].tolist() == [X[1].tolist()]
+    assert as_records(part) is part
+
+
+def with_value(row, column, value):
+    x = X.copy()
+    x[row, column] = value
+    return x
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+class Lengthless(Dataset):
+    def __getitem__(self, i):
+        return X[i], 1
+
+
+class Single(Pairs):
+    def __getitem__(self, i):
+        return X[i]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ((with_value(2, 1, np.nan), Y), ["row=2", "column=1", "nan"]),
+        ((with_value(3, 0, np.inf), Y), ["row=3", "column=0", "inf"]),
+        ((with_value(1, 0, 1e300), Y), ["row=1", "column=0"]),
+        ((X, Y[:3]), ["same length", "4", "3"]),
+        ((X[:0], Y[:0]), ["at least one record"]),
+        ((X, np.float64(1)), ["row per record"]),
+        ((X.astype(str), Y), ["array of numbers"]),
+        ((X, Y, Y), ["pair"]),
+        ((X, np.array([0, 1, np.nan, 1])), ["targets must be finite", "row=2"]),
+        ("file.csv", ["str"]),
+        (Stream(), ["by index"]),
+        (Lengthless(), ["length"]),
+        (TensorDataset(torch.ones(2, 1)), ["pair"]),
+    ],
+)
+def test_bad_data_is_named(data, words):
+    with np.errstate(over="ignore"), pytest.raises(InputError) as caught:
+        as_records(data)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_dataset_is_checked_when_drawn():
+    class Broken(Pairs):
+        def __getitem__(self, i):
+            return with_value(2, 1, np.nan)[i], 0
+
+    records = as_records(Broken())
+    records.take(np.array([0, 1]))
+    with pytest.raises(InputError, match="row=2, column=1"):
+        records.take(np.array([3, 2]))
+    with pytest.raises(InputError, match="pair"):
+        as_records(Single()).take(np.array([0]))
+
+
+@pytest.mark.parametrize("indices", [np.array([4]), np.array([-1]), np.array([0.5]), np.array([[0]])])
+def test_indices_must_lie_inside(indices):
+    for records in (as_records((X, Y)), as_records(Pairs())):
+        with pytest.raises(InputError, match="indices"):
+            records.take(indices)
