@@ -4,6 +4,7 @@
 
 Four accountants, one interface (docs/guarantees.md says what each proves):
 
+- `pld`    tight composition of privacy-loss distributions (the default)
 - `rdp`    Rényi, best known bounds and conversion
 - `rdp9`   the general bound the paper starts from; WOR under replace-one only
 - `paper`  the paper's closed form with its conditions; often "no guarantee"
@@ -17,12 +18,14 @@ from types import MappingProxyType
 from dpsrm.accounting.calibrate import calibrate_noise, epsilon_curve, max_steps
 from dpsrm.accounting.guarantee import Accountant, Condition, Guarantee
 from dpsrm.accounting.paper import PaperAccountant
+from dpsrm.accounting.pld import PldAccountant, attack_epsilon
 from dpsrm.accounting.rdp import RdpAccountant, RdpCurve, rdp_curve
 from dpsrm.accounting.rdp9 import Rdp9Accountant
+from dpsrm.accounting.selection import expected_runs, select_epsilon, selection_curve
 from dpsrm.core.errors import InputError
 
 ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(
-    {each.name: each for each in (RdpAccountant(), Rdp9Accountant(), PaperAccountant())}
+    {each.name: each for each in (PldAccountant(), RdpAccountant(), Rdp9Accountant(), PaperAccountant())}
 )
 
 
@@ -32,7 +35,7 @@ def accountant(name: str) -> Accountant:
     >>> accountant("moments")
     Traceback (most recent call last):
         ...
-    dpsrm.core.errors.InputError: no such accountant; got name='moments'; choose one of rdp, rdp9, paper
+    dpsrm.core.errors.InputError: no such accountant; got name='moments'; choose one of pld, rdp, rdp9, paper
     """
     if name not in ACCOUNTANTS:
         raise InputError(f"no such accountant; got name={name!r}; choose one of {', '.join(ACCOUNTANTS)}")
@@ -45,12 +48,17 @@ __all__ = [
     "Condition",
     "Guarantee",
     "PaperAccountant",
+    "PldAccountant",
     "Rdp9Accountant",
     "RdpAccountant",
     "RdpCurve",
     "accountant",
+    "attack_epsilon",
     "calibrate_noise",
     "epsilon_curve",
+    "expected_runs",
     "max_steps",
     "rdp_curve",
+    "select_epsilon",
+    "selection_curve",
 ]

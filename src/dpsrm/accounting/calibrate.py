@@ -48,10 +48,7 @@ def calibrate_noise(
     if isinstance(accountant, PaperAccountant):
         return _scan(make, fits, epsilon=epsilon, delta=delta)
     low, high = _bracket(fits, epsilon=epsilon, delta=delta)
-    while high > low * _TOLERANCE:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    return _refine(fits, low, high)
 
 
 def max_steps(make: Callable[[int], Spending], *, accountant: Accountant, epsilon: float, delta: float) -> int:
@@ -71,7 +68,12 @@ def max_steps(make: Callable[[int], Spending], *, accountant: Accountant, epsilo
     low, high = 1, 2
     while fits(high):
         low, high = high, 2 * high
-        need(high <= _STEPS_LIMIT, "this noise allows more than 10⁹ steps", epsilon=epsilon, remedy="lower the noise")
+        need(
+            high <= _STEPS_LIMIT,
+            "this noise allows more than 10⁹ steps",
+            epsilon=epsilon,
+            remedy="lower the noise",
+        )
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -83,6 +85,14 @@ def epsilon_curve(
 ) -> list[float]:
     """ε after each of `steps` steps (math.inf where there is none); 0 steps cost 0."""
     return [accountant.epsilon(make(t), delta).epsilon if t > 0 else 0.0 for t in steps]
+
+
+def _refine(fits: Callable[[float], bool], low: float, high: float) -> float:
+    """The upper end of a geometric bisection between a noise that does not fit and one that does, to 0.05 %."""
+    while high > low * math.sqrt(_TOLERANCE):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def _bracket(fits: Callable[[float], bool], *, epsilon: float, delta: float) -> tuple[float, float]:
@@ -111,7 +121,7 @@ def _scan(make: Callable[[float], Spending], fits: Callable[[float], bool], *, e
     most, at, noise = 0, 0.0, math.sqrt(0.7) * (1 + 1e-12)
     while noise < 1000:
         if fits(noise):
-            return noise
+            return _refine(fits, noise / _TOLERANCE, noise)
         order = largest_order(make(noise))
         most, at = (order, noise) if order > most else (most, at)
         noise *= _TOLERANCE

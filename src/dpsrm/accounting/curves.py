@@ -30,7 +30,8 @@ def pure(epsilon: float, orders: Array) -> Array:
     """ρ(α) of randomised response, the worst ε-DP mechanism: ln(p^α r^{1−α} + r^α p^{1−α})/(α−1), p = e^ε r."""
     log_p, log_r = -np.logaddexp(0, -epsilon), -np.logaddexp(0, epsilon)
     moment = np.logaddexp(orders * log_p + (1 - orders) * log_r, orders * log_r + (1 - orders) * log_p)
-    return np.minimum(np.maximum(moment / (orders - 1), 0.0), epsilon)
+    rho: Array = np.minimum(np.maximum(moment / (orders - 1), 0.0), epsilon)
+    return rho
 
 
 def zcdp(rho: float, orders: Array) -> Array:
@@ -82,20 +83,16 @@ def poisson_replace(rate: float, noise: float, orders: Array) -> Array:
     *Guarantee*: E_Q[(P/Q)^α] − 1 is the integral of the non-negative Q·(L^α − 1 − α(L−1)); the trapezoid rule
     converges geometrically on it, and the distance between two interleaved rules is added on top.
     """
-    return np.array([_poisson_order(rate, noise, float(order)) for order in orders])
+    return np.array([_quadrature(rate, noise, float(order), means=(0.5, -0.5)) for order in orders])
 
 
 def poisson_add_remove(rate: float, noise: float, orders: Array) -> Array:
-    """Poisson sampling under add/remove (Mironov–Talwar–Zhang 2019), from dp-accounting."""
-    import dp_accounting
-    from dp_accounting import rdp
+    """Poisson sampling under add/remove: D_α((1−q)N(0,s²) + q·N(1,s²) ‖ N(0,s²)), by the same quadrature.
 
-    accountant = rdp.RdpAccountant(
-        orders=orders, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    )
-    gauss = dp_accounting.GaussianDpEvent(noise_multiplier=float(noise))
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(sampling_probability=float(rate), event=gauss))
-    return np.asarray(accountant.rdp, dtype=np.float64)
+    This direction is the larger one (Mironov–Talwar–Zhang 2019, Thm 5).
+    *Departs from dp-accounting*, whose series fails to converge at low fractional orders and logs a warning for each.
+    """
+    return np.array([_quadrature(rate, noise, float(order), means=(1.0, 0.0)) for order in orders])
 
 
 def _simple_terms(noise: float, j: Array) -> Array:
@@ -128,14 +125,14 @@ def _log_even_moments(noise: float, count: int) -> Array:
     return np.array([logsumexp(power * log_ratio + log_weight) for power in powers])
 
 
-def _poisson_order(rate: float, noise: float, order: float) -> float:
-    """D_α of the pair of `poisson_replace`; ∞ where the quadrature would be unreasonably long."""
+def _quadrature(rate: float, noise: float, order: float, *, means: tuple[float, float]) -> float:
+    """D_α of (1−q)N(0,s²) + q·N(mean,s²) for two means; ∞ where the quadrature would be unreasonably long."""
     step = min(noise / 12, noise**2 / 2)
     low, high = -0.5 - 14 * noise, order + 14 * noise
     if (high - low) / step > _MAX_NODES:
         return math.inf
     first, second = (
-        _log_excess(np.arange(low + shift, high, step), rate=rate, noise=noise, order=order) + math.log(step)
+        _log_excess(np.arange(low + shift, high, step), rate, noise, order=order, means=means) + math.log(step)
         for shift in (0.0, step / 2)
     )
     top = max(first, second)
@@ -143,14 +140,13 @@ def _poisson_order(rate: float, noise: float, order: float) -> float:
     return float(np.logaddexp(0.0, log_excess)) / (order - 1)
 
 
-def _log_excess(x: Array, *, rate: float, noise: float, order: float) -> float:
-    """ln Σ Q(x)·(L^α − 1 − α(L−1)) over the nodes `x`, L = P/Q."""
-    v = noise**2
-    shared = math.log1p(-rate) if rate < 1 else -math.inf
-    log_up = np.logaddexp(shared, math.log(rate) + (x - 0.25) / (2 * v))
-    log_down = np.logaddexp(shared, math.log(rate) - (x + 0.25) / (2 * v))
+def _log_excess(x: Array, rate: float, noise: float, *, order: float, means: tuple[float, float]) -> float:
+    """ln Σ Q(x)·(L^α − 1 − α(L−1)) over the nodes `x`, L = P/Q, with P and Q relative to N(0,s²)."""
+    log_up, log_down = (
+        np.logaddexp(math.log1p(-rate), math.log(rate) + mean * (x - mean / 2) / noise**2) for mean in means
+    )
     loss = log_up - log_down
-    log_q = log_down - x**2 / (2 * v) - math.log(noise * math.sqrt(2 * math.pi))
+    log_q = log_down - (x / noise) ** 2 / 2 - math.log(noise * math.sqrt(2 * math.pi))
     big = order * loss > 30
     small_loss = np.where(big, 0.0, loss)
     small = np.maximum(np.expm1(order * small_loss) - order * np.expm1(small_loss), 0.0)

@@ -87,7 +87,12 @@ def check_delta(delta: float, *, least: float = 0.0) -> None:
     dpsrm.core.errors.InputError: delta must be at least 1e-09 for this accountant; got delta=1e-12; \
 use --accountant rdp for a smaller one
     """
-    need(0 < delta < 1, "delta must lie strictly between 0 and 1", delta=delta, remedy="try 1e-5, or about 1/n²")
+    need(
+        0 < delta < 1,
+        "delta must lie strictly between 0 and 1",
+        delta=delta,
+        remedy="try 1e-5, or about 1/n²",
+    )
     need(
         delta >= least,
         f"delta must be at least {least:g} for this accountant",
@@ -105,3 +110,10 @@ def unprotected(spending: Spending) -> str:
     """Why nothing can be guaranteed for `spending` whatever its noise, or ""."""
     named = [charge.event.what for charge in spending.charges if isinstance(charge.event, UnprotectedRelease)]
     return f"released without noise: {', '.join(named)}" if named else ""
+
+
+def why_none(spending: Spending, *, epsilon: float, delta: float, otherwise: str) -> str:
+    """ "" if (ε, δ) says something; else why it does not: no noise, δ = 1, or `otherwise`."""
+    if epsilon < math.inf and delta < 1:
+        return ""
+    return unprotected(spending) or (otherwise if epsilon == math.inf else "no delta below 1 holds at this epsilon")

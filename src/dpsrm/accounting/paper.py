@@ -14,7 +14,7 @@ import numpy as np
 
 from dpsrm.accounting import curves
 from dpsrm.accounting.curves import Array
-from dpsrm.accounting.guarantee import Condition, Guarantee, check_delta, check_epsilon, unprotected
+from dpsrm.accounting.guarantee import Condition, Guarantee, check_delta, check_epsilon, unprotected, why_none
 from dpsrm.accounting.rdp9 import need_replace_one, need_wor
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Event, GaussianRelease, PureRelease, Spending, UnprotectedRelease, ZcdpRelease
@@ -36,7 +36,7 @@ def _(event: GaussianRelease) -> Array:
     rate, variance = event.sampling.rate, event.noise_multiplier**2
     product = rate * _ORDERS * (1 + variance)
     allowed = (variance >= 0.7) & (product < 1)
-    allowed &= _ORDERS - 1 <= 2 / 3 * variance * np.log(1 / product)
+    allowed &= 2 / 3 * variance * np.log(1 / product) >= _ORDERS - 1
     return np.where(allowed, 3.5 * rate**2 * _ORDERS / variance, math.inf)
 
 
@@ -65,7 +65,8 @@ def conditions(event: GaussianRelease, order: int) -> tuple[Condition, ...]:
     """The lemma's conditions for one sampled release at the order α = `order`, with their numbers.
 
     >>> from dpsrm.core.events import Sampling, Scheme
-    >>> release = GaussianRelease(noise_multiplier=0.5, sampling=Sampling(scheme=Scheme.WOR, population=1000, batch=10))
+    >>> wor = Sampling(scheme=Scheme.WOR, population=1000, batch=10)
+    >>> release = GaussianRelease(noise_multiplier=0.5, sampling=wor)
     >>> [c.text for c in conditions(release, 2) if not c.holds]
     ['s² ≥ 0.7: s² = 0.25', 'α − 1 ≤ ⅔ s² ln(1/(qα(1+s²))): 1 against 0.615 (α = 2, q = 0.01, s = 0.5)']
     """
@@ -108,7 +109,8 @@ class PaperAccountant:
     *Departs from the paper*, which assumes the conditions.
 
     >>> from dpsrm.core.events import Adjacency, Charge, Sampling, Scheme
-    >>> release = GaussianRelease(noise_multiplier=3.5, sampling=Sampling(scheme=Scheme.WOR, population=60000, batch=512))
+    >>> wor = Sampling(scheme=Scheme.WOR, population=60000, batch=512)
+    >>> release = GaussianRelease(noise_multiplier=3.51, sampling=wor)
     >>> spent = Spending.of([Charge(release, 1172)], adjacency=Adjacency.REPLACE_ONE)
     >>> round(PaperAccountant().epsilon(spent, 1e-5).epsilon, 2)
     3.0
@@ -137,15 +139,16 @@ class PaperAccountant:
         events = [charge.event for charge in spending.charges]
         sampled = [e for e in events if isinstance(e, GaussianRelease) and e.sampling.rate < 1]
         found = tuple(condition for event in sampled for condition in conditions(event, order))
-        holds = epsilon < math.inf and delta < 1
         failed = "; ".join(condition.text for condition in found if not condition.holds)
-        why = f"Lemma 1 does not apply: {failed}" if failed else "the bound is not below 1 at any order"
+        why = why_none(spending, epsilon=epsilon, delta=delta, otherwise="")
+        if failed and not unprotected(spending):
+            why = f"Lemma 1 does not apply: {failed}"
         return Guarantee(
             epsilon=epsilon,
             delta=delta,
             accountant=self.name,
             adjacency=spending.adjacency,
-            holds=holds,
-            reason="" if holds else unprotected(spending) or why,
+            holds=not why,
+            reason=why,
             conditions=() if unprotected(spending) else found,
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpsrm.accounting import curves
 from dpsrm.accounting.curves import Array
-from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, unprotected
+from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, unprotected, why_none
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.events import (
     Adjacency,
@@ -23,7 +23,15 @@ from dpsrm.core.events import (
     ZcdpRelease,
 )
 
-ORDERS = (*(1 + i / 10 for i in range(1, 100)), *map(float, range(11, 257)), 320.0, 384.0, 512.0, 768.0, 1024.0)
+ORDERS = (
+    *(1 + i / 10 for i in range(1, 100)),
+    *map(float, range(11, 257)),
+    320.0,
+    384.0,
+    512.0,
+    768.0,
+    1024.0,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +47,16 @@ class RdpCurve:
 
     def __post_init__(self) -> None:
         """Refuse what is no curve: different lengths, orders of 1 or below, negative or NaN costs."""
-        need(len(self.orders) == len(self.values) > 0, "a curve has one value per order", orders=len(self.orders))
-        need(all(1 < a < math.inf for a in self.orders), "Rényi orders must be above 1 and finite", orders=self.orders)
+        need(
+            len(self.orders) == len(self.values) > 0,
+            "a curve has one value per order",
+            orders=len(self.orders),
+        )
+        need(
+            all(1 < a < math.inf for a in self.orders),
+            "Rényi orders must be above 1 and finite",
+            orders=self.orders,
+        )
         need(all(v >= 0 for v in self.values), "Rényi divergences are not negative", values=self.values)
 
 
@@ -108,7 +124,7 @@ def rdp_curve(spending: Spending) -> RdpCurve:
 
 
 def curve_epsilon(curve: RdpCurve, delta: float) -> float:
-    """ε at `delta`: min_α ρ + ln(1−1/α) − ln(δα)/(α−1) (Canonne–Kamath–Steinke 2020, Prop. 12), and 0 below δ²≥1−e^{−ρ}."""
+    """ε at `delta`: min_α ρ + ln(1−1/α) − ln(δα)/(α−1) (Canonne–Kamath–Steinke 2020, Prop. 12), by dp-accounting."""
     from dp_accounting import rdp
 
     return float(rdp.compute_epsilon(curve.orders, curve.values, delta)[0])
@@ -128,7 +144,8 @@ class RdpAccountant:
     *Guarantee*: sound for heterogeneous, adaptively chosen sequences; looser than `pld`.
 
     >>> from dpsrm.core.events import Charge, Sampling
-    >>> release = GaussianRelease(noise_multiplier=1.0, sampling=Sampling(scheme=Scheme.WOR, population=50000, batch=256))
+    >>> wor = Sampling(scheme=Scheme.WOR, population=50000, batch=256)
+    >>> release = GaussianRelease(noise_multiplier=1.0, sampling=wor)
     >>> spent = Spending.of([Charge(release, 2000)], adjacency=Adjacency.REPLACE_ONE)
     >>> round(RdpAccountant().epsilon(spent, 1e-5).epsilon, 4)
     2.4533
@@ -149,8 +166,7 @@ class RdpAccountant:
 
     def _answer(self, spending: Spending, *, epsilon: float, delta: float) -> Guarantee:
         """A guarantee that says by itself when there is none."""
-        holds = epsilon < math.inf and delta < 1
-        reason = "" if holds else unprotected(spending) or "no Rényi order gives a finite bound"
+        why = why_none(spending, epsilon=epsilon, delta=delta, otherwise="no Rényi order gives a finite bound")
         return Guarantee(
-            epsilon=epsilon, delta=delta, accountant=self.name, adjacency=spending.adjacency, holds=holds, reason=reason
+            epsilon=epsilon, delta=delta, accountant=self.name, adjacency=spending.adjacency, holds=not why, reason=why
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpsrm.accounting import curves
 from dpsrm.accounting.curves import Array
-from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, unprotected
+from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, why_none
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import (
     Adjacency,
@@ -87,7 +87,8 @@ class Rdp9Accountant:
     *Guarantee*: sound for WOR sampling under replace-one; a baseline, looser than `rdp` and `pld`.
 
     >>> from dpsrm.core.events import Charge, Sampling
-    >>> release = GaussianRelease(noise_multiplier=2.8, sampling=Sampling(scheme=Scheme.WOR, population=60000, batch=512))
+    >>> wor = Sampling(scheme=Scheme.WOR, population=60000, batch=512)
+    >>> release = GaussianRelease(noise_multiplier=2.8, sampling=wor)
     >>> spent = Spending.of([Charge(release, 1172)], adjacency=Adjacency.REPLACE_ONE)
     >>> round(Rdp9Accountant().epsilon(spent, 1e-5).epsilon, 2)
     1.2
@@ -119,8 +120,7 @@ class Rdp9Accountant:
 
     def _answer(self, spending: Spending, *, epsilon: float, delta: float) -> Guarantee:
         """A guarantee that says by itself when there is none."""
-        holds = epsilon < math.inf and delta < 1
-        reason = "" if holds else unprotected(spending) or "no integer order gives a finite bound"
+        why = why_none(spending, epsilon=epsilon, delta=delta, otherwise="no Rényi order gives a finite bound")
         return Guarantee(
-            epsilon=epsilon, delta=delta, accountant=self.name, adjacency=spending.adjacency, holds=holds, reason=reason
+            epsilon=epsilon, delta=delta, accountant=self.name, adjacency=spending.adjacency, holds=not why, reason=why
         )

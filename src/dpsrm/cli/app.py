@@ -1,4 +1,7 @@
-"""The command line: thin commands over the library, and one place where errors become exit codes."""
+"""The command line: thin commands over the library, and one place where errors become exit codes.
+
+Commands import torch (two seconds) inside their functions, so that `dpsrm account` and `--help` answer at once.
+"""
 
 from __future__ import annotations
 

@@ -7,18 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpsrm.cli.job import Job, default_out, run_job
 from dpsrm.cli.show import err, metrics_table, out, print_json
-from dpsrm.data import load_rand_health
-from dpsrm.methods import Srm
-from dpsrm.training import Model, Privacy, Settings, Training
-
-SETTINGS = Settings(
-    privacy=Privacy(epsilon=1.0, delta=1e-5),
-    method=Srm(max_grad_norm=1.0, max_diff_norm=0.5),
-    training=Training(batch=1000, epochs=20, learning_rate=2.0),
-    record="one person-year",
-)
 
 
 def demo(
@@ -30,14 +19,25 @@ def demo(
 
     Example: dpsrm demo --out runs/demo
     """
+    from dpsrm.cli.job import Job, default_out, run_job
+    from dpsrm.data import load_rand_health
+    from dpsrm.methods import Srm
+    from dpsrm.training import Model, Privacy, Settings, Training
+
     records, test, text = load_rand_health()
+    settings = Settings(
+        privacy=Privacy(epsilon=1.0, delta=1e-5),
+        method=Srm(max_grad_norm=1.0, max_diff_norm=0.5),
+        training=Training(batch=1000, epochs=20, learning_rate=2.0),
+        record="one person-year",
+    )
     if not as_json:
         err.print(text, highlight=False)
     job = Job(
         records=records,
         test=test,
         model=Model(kind="logistic"),
-        settings=SETTINGS,
+        settings=settings,
         about={"preprocessing": records.description},
         out=run if run is not None else default_out("demo"),
         overwrite=overwrite,

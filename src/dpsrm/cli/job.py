@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpsrm.cli.show import progress_bar
+from dpsrm.cli.progress import progress_bar
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records
 from dpsrm.training import Model, Run, Settings, classification_metrics, loss_for, train

@@ -8,7 +8,6 @@ import typer
 from rich.table import Table
 
 from dpsrm.cli.show import out, print_json
-from dpsrm.methods import METHODS
 
 
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
@@ -16,6 +15,8 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON
 
     Example: dpsrm methods --json
     """
+    from dpsrm.methods import METHODS
+
     rows = [
         {
             "name": name,

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
-
-from dpsrm.training import Progress, Watcher
 
 out = Console()
 err = Console(stderr=True)
@@ -36,28 +31,6 @@ def _json_ready(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
-
-
-@contextmanager
-def progress_bar(title: str, *, epsilon: float | None) -> Iterator[Watcher]:
-    """A live bar with step, loss, ‖v‖ and ε spent of ε allowed; the loss is for the operator's eyes only."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}"),
-        TimeRemainingColumn(),
-    )
-    allowed = "∞" if epsilon is None else f"{epsilon:g}"
-    with Bar(*columns, console=err) as bar:
-        task = bar.add_task(title, total=None, facts="")
-
-        def watch(progress: Progress) -> None:
-            spent = "∞" if math.isinf(progress.epsilon) else f"{progress.epsilon:.3f}"
-            facts = f"loss {progress.private.loss:.4f}  ‖v‖ {progress.direction_norm:.3g}  ε {spent} of {allowed}"
-            bar.update(task, completed=progress.step, total=progress.steps, facts=facts)
-
-        yield watch
 
 
 def metrics_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Table:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsrm.cli.job import Job, Outcome, default_out, run_job
 from dpsrm.cli.show import metrics_table, out, print_json
 from dpsrm.core.errors import need
-from dpsrm.data import load, load_like
-from dpsrm.training import Config, config_from
-from dpsrm.training.config import plain
-from dpsrm.training.toml import parse_value, read_toml
+
+if TYPE_CHECKING:
+    from dpsrm.cli.job import Job, Outcome
+    from dpsrm.training import Config
 
 
 def train(
@@ -39,6 +38,10 @@ def train(
 
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
+    from dpsrm.cli.job import run_job
+    from dpsrm.training import config_from
+    from dpsrm.training.toml import read_toml
+
     sections: dict[str, Any] = {} if config is None else read_toml(config)
     names = None if classes is None else [name.strip() for name in classes.split(",")]
     _fill(sections, "data", path=data, test=test, target=target, schema=schema, classes=names)
@@ -64,6 +67,8 @@ def _fill(sections: dict[str, Any], section: str, /, **values: Any) -> None:
 
 def _set(sections: dict[str, Any], text: str) -> None:
     """Apply one `--set section.name=value`."""
+    from dpsrm.training.toml import parse_value
+
     path, equals, value = text.partition("=")
     section, dot, name = path.partition(".")
     need(bool(equals), "--set takes section.name=value", got=text, remedy="e.g. --set training.batch=500")
@@ -75,6 +80,10 @@ def _set(sections: dict[str, Any], text: str) -> None:
 
 def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool) -> Job:
     """Load the data that the config names; nothing is written yet."""
+    from dpsrm.cli.job import Job, default_out
+    from dpsrm.data import load, load_like
+    from dpsrm.training.config import plain
+
     place = config.data
     records = load(
         place.path,

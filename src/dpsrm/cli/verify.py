@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from dpsrm.cli.show import out, print_json
-from dpsrm.training import verify as verify_run
 
 
 def verify(
@@ -19,6 +18,8 @@ def verify(
 
     Example: dpsrm verify runs/demo
     """
+    from dpsrm.training import verify as verify_run
+
     result = verify_run(run)
     guarantee, facts = result.guarantee, result.facts
     if as_json:

@@ -48,3 +48,27 @@ class ClippedSum(Generic[V]):
         if adjacency is Adjacency.ADD_REMOVE:
             return self.bound
         raise AssertionError(f"unknown adjacency {adjacency!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedScores:
+    """One secret sum per candidate over `rows` records, each record adding between 0 and `bound` to each.
+
+    Guarantee: between adjacent datasets the sums move by amounts d_j with max d_j − min d_j ≤ spread.
+    Only `dpsrm.mechanisms` reads `secret`.
+
+    >>> ClippedScores(secret=(3.0, 2.5), bound=1.5, rows=2).spread(Adjacency.REPLACE_ONE)
+    3.0
+    """
+
+    secret: tuple[float, ...] = field(repr=False)
+    bound: float
+    rows: int
+
+    def spread(self, adjacency: Adjacency) -> float:
+        """How far two sums move apart at most: 2·bound if a record is replaced, bound if one is added or removed."""
+        if adjacency is Adjacency.REPLACE_ONE:
+            return 2 * self.bound
+        if adjacency is Adjacency.ADD_REMOVE:
+            return self.bound
+        raise AssertionError(f"unknown adjacency {adjacency!r}")

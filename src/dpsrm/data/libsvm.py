@@ -15,6 +15,7 @@ FOLD = 1024
 """Features when the user does not say how many: a constant, since the largest index is private."""
 
 _LARGEST_INDEX = 2**31
+_NOT_LIBSVM = "write lines such as +1 3:0.5 7:1, or name a table .csv, .tsv or .parquet and arrays .npz"
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +110,7 @@ def _label(token: bytes, line: int) -> str:
     except UnicodeDecodeError:
         text = ":"
     if ":" in text:
-        raise InputError(
-            f"a LIBSVM line must begin with a label; got line={line}, label={token[:40]!r}; "
-            "write lines such as +1 3:0.5 7:1, or name the file .csv, .parquet or .npz if it is one"
-        )
+        raise InputError(f"a LIBSVM line must begin with a label; got line={line}, label={token[:40]!r}; {_NOT_LIBSVM}")
     return text
 
 
@@ -130,7 +128,7 @@ def _pairs(tokens: list[bytes], lines: npt.NDArray[np.int64]) -> tuple[npt.NDArr
             raise InputError(
                 "a feature must be index:value with an index from 1 and a finite number; "
                 f"got line={int(lines[k])}, feature={token[:40].decode('utf-8', 'replace')!r}; "
-                "number features from 1 and remove or replace the value"
+                f"correct the value; {_NOT_LIBSVM}"
             )
         index[k], value[k] = i, x
     return index, value

@@ -51,7 +51,7 @@ class Loaded:
             **self.encoder.describe(),
             **target,
             "classes": list(self.classes),
-            "classes_from": words if self.binary_words else "given by the user",
+            "classes_from": words if self.binary_words else "named beforehand",
         }
 
 

@@ -60,7 +60,7 @@ class SchemaEncoder:
             "columns": {column.name: _described(column) for column in self.schema.columns},
             "missing": MISSING_RULE,
             "normalise": self.normalise,
-            "public": "ranges and categories were declared public by the user's schema",
+            "public": "ranges and categories were declared public by the schema",
         }
 
 

@@ -122,7 +122,7 @@ def _cells(name: str, column: pa.ChunkedArray) -> tuple[Cell, ...]:
         or pa.types.is_decimal(kind)
         or pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
+        or str(kind) == "string_view"
         or pa.types.is_date(kind)
         or pa.types.is_time(kind)
         or pa.types.is_timestamp(kind)

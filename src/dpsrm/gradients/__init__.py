@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dpsrm.core.errors import need
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.loop import LoopEngine
+from dpsrm.gradients.losses import clipped_losses
 from dpsrm.gradients.objective import Layout, Objective, PerExampleLoss
-from dpsrm.gradients.query import Engine, Excess, Part, Query
+from dpsrm.gradients.query import ClipRule, Engine, Excess, Part, Query
 
 ENGINES: dict[str, Callable[[Objective], Engine]] = {"functional": FunctionalEngine, "loop": LoopEngine}
 
@@ -19,6 +20,7 @@ def engine(name: str, objective: Objective) -> Engine:
 
 __all__ = [
     "ENGINES",
+    "ClipRule",
     "Engine",
     "Excess",
     "FunctionalEngine",
@@ -28,5 +30,6 @@ __all__ = [
     "Part",
     "PerExampleLoss",
     "Query",
+    "clipped_losses",
     "engine",
 ]

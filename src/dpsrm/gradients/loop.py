@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.gradients.objective import Objective
-from dpsrm.gradients.query import MARGIN, Excess, Query, refuse_excess
+from dpsrm.gradients.query import MARGIN, STABILITY, ClipRule, Excess, Query, refuse_excess
 
 
 class LoopEngine:
@@ -33,9 +33,11 @@ class LoopEngine:
                     refuse_excess(torch.tensor([norm]), part)
                 if not finite:
                     continue
-                too_long = norm > part.clip
+                too_long, automatic = norm > part.clip, part.rule is ClipRule.AUTO
                 clipped[index] += too_long
-                total_P += part.weight * row_P * (part.clip * (1 - MARGIN) / norm if too_long else 1.0)
+                length = norm + STABILITY if automatic else norm
+                scale = part.clip * (1 - MARGIN) / length if too_long or automatic else 1.0
+                total_P += part.weight * row_P * scale
         rows = max(len(inputs), 1)
         facts = Diagnostics(loss=loss / rows, clipped=tuple(c / rows for c in clipped), nonfinite=nonfinite)
         return ClippedSum(secret=total_P, bound=query.bound, rows=len(inputs), diagnostics=facts)

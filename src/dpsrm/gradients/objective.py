@@ -88,12 +88,16 @@ class Objective:
     def losses(self, vector_P: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """The B losses at the parameters `vector_P`."""
         outputs = functional_call(self.module, self.layout.split(vector_P), (inputs,))
+        return self.losses_of(outputs, targets, examples=len(inputs))
+
+    def losses_of(self, outputs: Tensor, targets: Tensor, *, examples: int) -> Tensor:
+        """The B losses of the module's outputs."""
         losses_B = self.loss(outputs, targets)
         need(
-            losses_B.shape == (len(inputs),),
+            losses_B.shape == (examples,),
             "the loss must give one number per example",
             shape=tuple(losses_B.shape),
-            examples=len(inputs),
+            examples=examples,
             remedy='use reduction="none"',
         )
         return losses_B

@@ -24,17 +24,29 @@ class Excess(str, Enum):
     RAISE = "raise"
 
 
+class ClipRule(str, Enum):
+    """How a part is brought within its clip: flat, min(1, clip/‖·‖); or automatic, clip/(‖·‖ + 0.01) (AUTO-S).
+
+    Source: Bu, Wang, Zha & Karypis 2023, "Automatic clipping" (their R = clip, γ = 0.01).
+    """
+
+    FLAT = "flat"
+    AUTO = "auto"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """weight · clip(Σ_k coefficients[k] · ∇f_i(point k), clip) for each example i.
 
     `clip` may be infinite: the sum then has no bound, and only an unprotected release can be made of it.
+    Under either `rule` no example's part is longer than `clip`.
     """
 
     coefficients: tuple[float, ...]
     clip: float
     weight: float = 1.0
     name: str = "gradient"
+    rule: ClipRule = ClipRule.FLAT
 
     def __post_init__(self) -> None:
         """Refuse clips and weights that bound nothing."""
@@ -45,6 +57,8 @@ class Part:
             "coefficients must be finite",
             coefficients=self.coefficients,
         )
+        flat = self.rule is ClipRule.FLAT
+        need(flat or self.clip < math.inf, "automatic clipping needs a finite clip", clip=self.clip)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +112,24 @@ def clip_factors(norm_B: Tensor, clip: float) -> Tensor:
     tensor([1.0000, 1.0000, 0.5000], dtype=torch.float64)
     """
     return torch.where(norm_B > clip, clip * (1 - MARGIN) / norm_B, torch.ones_like(norm_B))
+
+
+STABILITY = 0.01
+"""AUTO-S's γ: gradients much shorter than this keep their relative lengths."""
+
+
+def part_factors(norm_B: Tensor, part: Part) -> Tensor:
+    """What each example's part is multiplied by, under the part's rule.
+
+    >>> part = Part(coefficients=(1.0,), clip=2.0, rule=ClipRule.AUTO)
+    >>> part_factors(torch.tensor([0.0, 0.99, 3.99], dtype=torch.float64), part)
+    tensor([200.0000,   2.0000,   0.5000], dtype=torch.float64)
+    """
+    if part.rule is ClipRule.FLAT:
+        return clip_factors(norm_B, part.clip)
+    if part.rule is ClipRule.AUTO:
+        return part.clip * (1 - MARGIN) / (norm_B + STABILITY)
+    raise AssertionError(part.rule)
 
 
 def refuse_excess(norm_B: Tensor, part: Part) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.secret import ClippedSum, Diagnostics
-from dpsrm.gradients.query import Excess, Query, clip_factors, refuse_excess
+from dpsrm.gradients.query import Excess, Query, part_factors, refuse_excess
 
 
 @dataclass
@@ -53,9 +53,8 @@ class Tally:
             norm_B = torch.linalg.vector_norm(rows_BP, dim=1)
             if self.query.excess is Excess.RAISE:
                 refuse_excess(torch.where(finite_B, norm_B, torch.nan), part)
-            factor_B = clip_factors(norm_B, part.clip)
-            self.clipped[index] += int((factor_B < 1).sum())
-            self.total_P += part.weight * (factor_B @ rows_BP)
+            self.clipped[index] += int((norm_B > part.clip).sum())
+            self.total_P += part.weight * (part_factors(norm_B, part) @ rows_BP)
 
     def result(self) -> ClippedSum[Tensor]:
         """The sum with its bound, and what the operator may want to know."""

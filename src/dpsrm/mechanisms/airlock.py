@@ -9,10 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from dpsrm.core.errors import BudgetExceeded, need
-from dpsrm.core.events import Event, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease
+from dpsrm.core.events import Event, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease, ZcdpRelease
 from dpsrm.core.ledger import Ledger
-from dpsrm.core.secret import ClippedSum
+from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.mechanisms.noise import gaussian_noise
+from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 
 _BLOCK = 64
 """Most releases charged by one ledger line, so that fast runs do not wait for the disk at every step."""
@@ -57,25 +58,54 @@ class Airlock:
             sampling: how its records were drawn; charged as it is.
             noise_multiplier: s = std ÷ sensitivity; 0 means an unprotected release, charged as ε = ∞.
         """
-        exact = sampling.scheme is not Scheme.POISSON
-        need(
-            not exact or total.rows == sampling.batch,
-            "the sum must be over the batch that is charged",
-            rows=total.rows,
-        )
         if noise_multiplier == 0:
-            self._pay(UnprotectedRelease(what="a sum without noise"))
+            return self._released(total, sampling, 0.0, UnprotectedRelease(what="a sum without noise"))
+        event = GaussianRelease(noise_multiplier=float(noise_multiplier), sampling=sampling)
+        return self._released(total, sampling, noise_multiplier, event)
+
+    def release_zcdp(self, total: ClippedSum[Tensor], *, sampling: Sampling, rho: float) -> Tensor:
+        """As `release`, over all records, for a zCDP price: s = 1/√(2ρ). ρ = ∞ means no noise, charged as ε = ∞."""
+        _need_all(sampling)
+        if rho == math.inf:
+            return self.release(total, sampling=sampling, noise_multiplier=0.0)
+        return self._released(total, sampling, zcdp_multiplier(rho), ZcdpRelease(rho=rho))
+
+    def select(self, scores: ClippedScores, *, sampling: Sampling, rho: float, selection: Selection) -> int:
+        """The index of the least score, told with noise for a zCDP price (ρ = ∞: exactly, charged as ε = ∞)."""
+        _need_all(sampling)
+        _need_rows(scores.rows, sampling)
+        if rho == math.inf:
+            self._pay(UnprotectedRelease(what="a choice without noise"))
             self.released += 1
-            return total.secret / sampling.batch
-        std = noise_multiplier * total.sensitivity(self._ledger.header.adjacency)
-        need(
-            0 < std < math.inf,
-            "noise needs a finite, positive sensitivity",
-            bound=total.bound,
-            remedy="set a clip",
-        )
-        self._pay(GaussianRelease(noise_multiplier=float(noise_multiplier), sampling=sampling))
+            return min(range(len(scores.secret)), key=lambda j: scores.secret[j])
+        need(0 < scores.bound < math.inf, "noise needs a finite, positive clip of the losses", bound=scores.bound)
+        self._pay(ZcdpRelease(rho=rho))
         self.released += 1
+        return noisy_min(
+            scores,
+            epsilon=selection_epsilon(rho, selection),
+            selection=selection,
+            adjacency=self._ledger.header.adjacency,
+            stream=self._noise,
+        )
+
+    def noise_std(self, total: ClippedSum[Tensor], *, sampling: Sampling, noise_multiplier: float) -> float:
+        """The standard deviation s·Δ/b of the noise in each coordinate of a released mean: public."""
+        if noise_multiplier == 0:
+            return 0.0
+        return noise_multiplier * total.sensitivity(self._ledger.header.adjacency) / sampling.batch
+
+    def _released(self, total: ClippedSum[Tensor], sampling: Sampling, noise_multiplier: float, event: Event) -> Tensor:
+        """Pay for `event`, then release the mean with the noise it stands for."""
+        _need_rows(total.rows, sampling)
+        std = self.noise_std(total, sampling=sampling, noise_multiplier=noise_multiplier) * sampling.batch
+        if noise_multiplier != 0:
+            rule = "noise needs a finite, positive sensitivity"
+            need(0 < std < math.inf, rule, bound=total.bound, remedy="set a clip")
+        self._pay(event)
+        self.released += 1
+        if noise_multiplier == 0:
+            return total.secret / sampling.batch
         return (total.secret + gaussian_noise(std, len(total.secret), self._noise)) / sampling.batch
 
     def _pay(self, event: Event) -> None:
@@ -102,3 +132,23 @@ class Airlock:
             f"the next release would spend epsilon={epsilon:.6g} of the allowed {allowed:.6g}; it was not made; "
             f"{self.released} release(s) were made before; take fewer steps, more noise or a larger budget"
         )
+
+
+def zcdp_multiplier(rho: float) -> float:
+    """s = 1/√(2ρ): the noise multiplier with which a Gaussian release is ρ-zCDP (Bun & Steinke 2016, Prop. 1.6).
+
+    >>> zcdp_multiplier(0.125)
+    2.0
+    """
+    return 0.0 if rho == math.inf else 1 / math.sqrt(2 * rho)
+
+
+def _need_rows(rows: int, sampling: Sampling) -> None:
+    """Refuse a sum over other records than those charged."""
+    exact = sampling.scheme is not Scheme.POISSON
+    need(not exact or rows == sampling.batch, "the sum must be over the batch that is charged", rows=rows)
+
+
+def _need_all(sampling: Sampling) -> None:
+    """Refuse a zCDP price for a sample: amplification has no zCDP form here."""
+    need(sampling.scheme is Scheme.FULL, "a zCDP price is for a release over all records", scheme=sampling.scheme.value)

@@ -1,8 +1,16 @@
 """Optimisation methods: one algorithm, one file; everything in them is post-processing of releases."""
 
 from dpsrm.core.errors import need
-from dpsrm.methods.method import Ask, Method, Schedule, Stage, Walk
+from dpsrm.methods.adam import CorrectedAdam
+from dpsrm.methods.agd import Agd
+from dpsrm.methods.disk import Disk
+from dpsrm.methods.gd import Gd, exact_noise
+from dpsrm.methods.method import Ask, Choice, Method, Schedule, Stage, Walk
 from dpsrm.methods.outputs import OUTPUTS, Output, make_output
+from dpsrm.methods.rrpsgd import Rrpsgd, papers_noise
+from dpsrm.methods.schedules import DECAYS, RateSchedule, Scheduled
+from dpsrm.methods.sgd import Sgd
+from dpsrm.methods.spider import Spider
 from dpsrm.methods.srm import Srm
 from dpsrm.methods.steps import (
     AdaptiveStep,
@@ -12,9 +20,11 @@ from dpsrm.methods.steps import (
     Regularised,
     Stepper,
 )
+from dpsrm.methods.storm import Storm
 from dpsrm.methods.theory import Assumptions, TheoryPlan, plan_theory
 
-METHODS: dict[str, type[Method]] = {Srm.name: Srm}
+METHODS: dict[str, type[Method]] = {each.name: each for each in (Srm, Sgd, Gd, Agd, Rrpsgd, Disk, Spider, Storm)}
+"""Every method, by name: what the command line, configs, experiments and docs list."""
 
 
 def method_class(name: str) -> type[Method]:
@@ -24,24 +34,38 @@ def method_class(name: str) -> type[Method]:
 
 
 __all__ = [
+    "DECAYS",
     "METHODS",
     "OUTPUTS",
     "AdaptiveStep",
+    "Agd",
     "Ask",
     "Assumptions",
+    "Choice",
     "ConstantStep",
+    "CorrectedAdam",
+    "Disk",
+    "Gd",
     "Method",
     "NonconvexPenalty",
     "OptimizerStep",
     "Output",
+    "RateSchedule",
     "Regularised",
+    "Rrpsgd",
     "Schedule",
+    "Scheduled",
+    "Sgd",
+    "Spider",
     "Srm",
     "Stage",
     "Stepper",
+    "Storm",
     "TheoryPlan",
     "Walk",
+    "exact_noise",
     "make_output",
     "method_class",
+    "papers_noise",
     "plan_theory",
 ]

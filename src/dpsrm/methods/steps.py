@@ -21,8 +21,12 @@ Regulariser = Callable[[Tensor], Tensor]
 class Stepper(Protocol):
     """θ ← θ − (something made of the direction)."""
 
-    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
-        """The next θ; `theta_P` is left as it is."""
+    def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
+        """The next θ; `theta_P` is left as it is. `std`: the known noise in each coordinate of the direction."""
+        ...
+
+    def penalty(self, theta_P: Tensor) -> float:
+        """The data-independent penalty whose gradient `advance` adds to the direction; 0 if it adds none."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -34,7 +38,15 @@ class Stepper(Protocol):
         ...
 
 
-class _Memoryless:
+class Unpenalised:
+    """A stepper that adds nothing to the direction."""
+
+    def penalty(self, theta_P: Tensor) -> float:
+        """None."""
+        return 0.0
+
+
+class _Memoryless(Unpenalised):
     """A stepper that remembers nothing."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,7 +72,7 @@ class ConstantStep(_Memoryless):
         """Refuse rates that do not move."""
         need(0 < self.rate < math.inf, "the learning rate must be positive and finite", learning_rate=self.rate)
 
-    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
+    def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One step."""
         return theta_P - self.rate * direction_P.to(theta_P.dtype)
 
@@ -76,7 +88,7 @@ class AdaptiveStep(_Memoryless):
     n0: float
     lipschitz: float
 
-    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
+    def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One step."""
         norm = float(torch.linalg.vector_norm(direction_P))
         longest = 1 / (2 * self.n0 * self.lipschitz)
@@ -84,7 +96,7 @@ class AdaptiveStep(_Memoryless):
         return theta_P - (rate * direction_P).to(theta_P.dtype)
 
 
-class OptimizerStep:
+class OptimizerStep(Unpenalised):
     """Any `torch.optim` optimizer, fed with the direction as if it were the gradient."""
 
     def __init__(self, factory: OptimizerFactory, layout: Layout, like_P: Tensor) -> None:
@@ -94,7 +106,7 @@ class OptimizerStep:
         self._optimizer = factory(list(self._leaves.values()))
 
     @torch.no_grad()
-    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
+    def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One optimizer step."""
         pieces = self._layout.split(theta_P)
         slopes = self._layout.split(direction_P.to(theta_P.dtype))
@@ -119,11 +131,16 @@ class Regularised:
     def __init__(self, inner: Stepper, regulariser: Regulariser) -> None:
         """Wrap `inner`."""
         self._inner = inner
+        self._regulariser = regulariser
         self._gradient = torch.func.grad(regulariser)
 
-    def advance(self, theta_P: Tensor, direction_P: Tensor) -> Tensor:
+    def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One step along direction + ∇regulariser(θ)."""
-        return self._inner.advance(theta_P, direction_P + self._gradient(theta_P).to(direction_P.dtype))
+        return self._inner.advance(theta_P, direction_P + self._gradient(theta_P).to(direction_P.dtype), std=std)
+
+    def penalty(self, theta_P: Tensor) -> float:
+        """The regulariser's value (and the inner stepper's)."""
+        return float(self._regulariser(theta_P)) + self._inner.penalty(theta_P)
 
     def state_dict(self) -> dict[str, Any]:
         """The inner stepper's state."""

@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpsrm.accounting import Guarantee, accountant, calibrate_noise
-from dpsrm.core.errors import BudgetExceeded
-from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease
+from dpsrm.core.errors import BudgetExceeded, need
+from dpsrm.core.events import (
+    Adjacency,
+    Charge,
+    Event,
+    GaussianRelease,
+    Sampling,
+    Scheme,
+    Spending,
+    UnprotectedRelease,
+    ZcdpRelease,
+)
 from dpsrm.core.ledger import Header
 from dpsrm.methods import Method, Schedule, Stage
 from dpsrm.training.settings import Privacy
@@ -18,7 +28,8 @@ UNPROTECTED = UnprotectedRelease(what="a sum without noise")
 class Plan:
     """What a run will release, decided and verified before it touches a record.
 
-    `noise_multiplier` 0 is the non-private reference, whose predicted ledger says ε = ∞.
+    `noise_multiplier` 0 is the non-private reference, whose predicted ledger says ε = ∞. For an adaptive method
+    `spending` is only what it would release at its first prices; the budget is kept by refusing what does not fit.
     """
 
     n: int
@@ -28,6 +39,11 @@ class Plan:
     noise_multiplier: float
     spending: Spending
     guarantee: Guarantee | None
+
+    @property
+    def foreseen(self) -> Spending:
+        """What may be charged ahead: everything, or nothing if the method decides as it goes."""
+        return Spending.of([], adjacency=self.spending.adjacency) if self.method.adaptive else self.spending
 
     def sampling(self, batch: int) -> Sampling:
         """How a batch of this size is drawn."""
@@ -61,6 +77,7 @@ def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | 
         return Plan(
             n=n, schedule=schedule, method=plain, privacy=None, noise_multiplier=0.0, spending=spending, guarantee=None
         )
+    need(method.private, f"{method.name} has no private form", remedy="train it without a budget: private = false")
     chosen, stages = privacy, method.stages(schedule)
 
     def spend(noise_multiplier: float) -> Spending:
@@ -80,7 +97,7 @@ def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | 
     return Plan(
         n=n,
         schedule=schedule,
-        method=method,
+        method=method.calibrated(noise),
         privacy=privacy,
         noise_multiplier=noise,
         spending=spend(noise),
@@ -90,16 +107,14 @@ def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | 
 
 def predict(stages: tuple[Stage, ...], *, n: int, privacy: Privacy, noise_multiplier: float) -> Spending:
     """The ledger that `stages` will write."""
-    charges = (
-        Charge(
-            GaussianRelease(
-                noise_multiplier=float(noise_multiplier), sampling=_sampling(n, stage.batch, privacy.sampling)
-            ),
-            stage.count,
-        )
-        for stage in stages
-    )
-    return Spending.of(charges, adjacency=privacy.adjacency)
+    s = float(noise_multiplier)
+
+    def event(stage: Stage) -> Event:
+        if stage.zcdp:
+            return ZcdpRelease(rho=1 / (2 * s**2))
+        return GaussianRelease(noise_multiplier=s, sampling=_sampling(n, stage.batch, privacy.sampling))
+
+    return Spending.of((Charge(event(stage), stage.count) for stage in stages), adjacency=privacy.adjacency)
 
 
 def _sampling(n: int, batch: int, scheme: Scheme) -> Sampling:

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency, Scheme
-from dpsrm.gradients import ENGINES
-from dpsrm.methods import OUTPUTS, Schedule
+from dpsrm.gradients import ENGINES, Layout
+from dpsrm.methods import DECAYS, OUTPUTS, ConstantStep, CorrectedAdam, OptimizerStep, Schedule, Stepper
 
-OPTIMIZERS = {
-    "constant": None,
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
+StepperFactory = Callable[[float, Layout, Tensor], Stepper]
+"""(learning rate, layout of the parameters, θ⁰) → step rule."""
+
+
+def _torch(optimizer: Callable[..., torch.optim.Optimizer], rate: float, layout: Layout, start_P: Tensor) -> Stepper:
+    """A torch optimizer, fed with the released direction."""
+
+    def factory(leaves: Any) -> torch.optim.Optimizer:
+        return optimizer(leaves, lr=rate)
+
+    return OptimizerStep(factory, layout, start_P)
+
+
+OPTIMIZERS: dict[str, StepperFactory] = {
+    "constant": lambda rate, _layout, _start: ConstantStep(rate),
+    "dp-adam": lambda rate, _layout, _start: CorrectedAdam(rate),
+    "sgd": partial(_torch, torch.optim.SGD),
+    "adam": partial(_torch, torch.optim.Adam),
+    "adamw": partial(_torch, torch.optim.AdamW),
+    "rmsprop": partial(_torch, torch.optim.RMSprop),
+    "adagrad": partial(_torch, torch.optim.Adagrad),
 }
 """Step rules a config file can name; the Python interface takes any optimizer factory."""
 
@@ -58,8 +76,11 @@ class Training:
         epochs: passes over the data, counted in records drawn (each costs two gradients in DP-SRM).
         steps: updates; instead of `epochs`.
         learning_rate: of the constant step or the optimizer.
-        optimizer: "constant", or the name of a torch optimizer that is fed with the released direction.
-        output: which θ to hand out: last, random, tail, ema.
+        optimizer: "constant", "dp-adam" (Adam that knows the noise), or the name of a torch optimizer that is fed with
+            the released direction.
+        decay: how the learning rate falls: constant, linear, cosine, sqrt.
+        warmup: steps over which it rises to its full size first.
+        output: which θ to hand out: last, random, tail, ema (None: the method's own, mostly tail).
         regulariser: λ of the data-independent penalty λ·Σθ²/(1+θ²); 0 for none.
     """
 
@@ -69,7 +90,9 @@ class Training:
     steps: int | None = None
     learning_rate: float = 1.0
     optimizer: str = "constant"
-    output: str = "tail"
+    decay: str = "constant"
+    warmup: int = 0
+    output: str | None = None
     regulariser: float = 0.0
 
     def __post_init__(self) -> None:
@@ -81,12 +104,19 @@ class Training:
         need(
             self.optimizer in OPTIMIZERS, f"optimizer must be one of {', '.join(OPTIMIZERS)}", optimizer=self.optimizer
         )
-        need(self.output in OUTPUTS, f"output must be one of {', '.join(OUTPUTS)}", output=self.output)
+        need(self.decay in DECAYS, f"decay must be one of {', '.join(DECAYS)}", decay=self.decay)
+        need(self.warmup >= 0, "warmup must be 0 or more steps", warmup=self.warmup)
+        known = self.output is None or self.output in OUTPUTS
+        need(known, f"output must be one of {', '.join(OUTPUTS)}", output=self.output)
         need(0 <= self.regulariser < math.inf, "the regulariser cannot be negative", regulariser=self.regulariser)
 
-    def schedule(self, n: int) -> Schedule:
-        """The schedule for n records."""
-        batch = self.batch if self.batch is not None else min(n, max(64, n // 16))
+    def schedule(self, n: int, *, fixed: int | None = None) -> Schedule:
+        """The schedule for n records; `fixed` is the batch of a method that leaves no choice."""
+        if fixed is not None:
+            asked = {"batch": self.batch, "first_batch": self.first_batch}
+            wrong = {name: size for name, size in asked.items() if size not in (None, fixed)}
+            need(not wrong, f"this method's batches are always of {fixed}", **wrong, remedy="leave them out")
+        batch = fixed or (self.batch if self.batch is not None else min(n, max(64, n // 16)))
         first = self.first_batch if self.first_batch is not None else batch
         for name, size in (("batch", batch), ("first_batch", first)):
             need(1 <= size <= n, f"{name} must lie between 1 and the number of records", got=size, n=n)
@@ -99,7 +129,13 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Performance:
-    """How fast, never what: no setting here changes the guarantee."""
+    """How fast, never what: no setting here changes the guarantee.
+
+    Args:
+        engine: how clipped sums are computed.
+        threads: torch threads; None means one for models of up to 10,000 parameters, where more only wait for each
+            other, and torch's own choice above.
+    """
 
     engine: str = "functional"
     threads: int | None = None
@@ -108,3 +144,9 @@ class Performance:
         """Refuse engines that do not exist."""
         need(self.engine in ENGINES, f"engine must be one of {', '.join(ENGINES)}", engine=self.engine)
         need(self.threads is None or self.threads >= 1, "threads must be 1 or more", threads=self.threads)
+
+    def threads_for(self, parameters: int) -> int:
+        """How many torch threads to use for a model of this size."""
+        if self.threads is not None:
+            return self.threads
+        return 1 if parameters <= 10_000 else torch.get_num_threads()

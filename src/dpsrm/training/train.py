@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,22 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from dpsrm.accounting import Guarantee
+from dpsrm.core.errors import need
 from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.data import as_records
 from dpsrm.gradients import Objective, PerExampleLoss, engine
-from dpsrm.methods import ConstantStep, NonconvexPenalty, OptimizerStep, Regularised, Schedule, Stepper, make_output
-from dpsrm.methods.method import Method
+from dpsrm.methods import (
+    Method,
+    NonconvexPenalty,
+    Output,
+    RateSchedule,
+    Regularised,
+    Schedule,
+    Scheduled,
+    Stepper,
+    make_output,
+)
 from dpsrm.training.certificate import prove, render
 from dpsrm.training.config import Settings, settings_to_dict
 from dpsrm.training.folder import RunFolder, sha256_of
@@ -74,10 +84,10 @@ def train(
     """
     records, objective = as_records(data), Objective.of(module, loss)
     start_P = objective.layout.read(module)
-    method, schedule, stepper = _resolve(settings, objective, start_P, n=len(records))
-    plan = make_plan(method, schedule, n=len(records), privacy=settings.privacy)
     streams = Streams.choose(settings.seed)
-    output = make_output(settings.training.output, steps=schedule.steps, stream=streams.output)
+    method, schedule, stepper = _resolve(settings, objective, start_P, streams=streams, n=len(records))
+    plan = make_plan(method, schedule, n=len(records), privacy=settings.privacy)
+    output = _output(settings, plan, streams)
     folder = RunFolder(Path(out))
     folder.create(overwrite=overwrite)
     write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
@@ -85,22 +95,35 @@ def train(
     ledger = Ledger(folder.ledger, plan.header(private_randomness=streams.private))
     parts = Parts(
         walk=plan.method.begin(start_P, schedule=schedule, stepper=stepper),
+        objective=objective,
         engine=engine(settings.performance.engine, objective),
         records=records,
         streams=streams,
         ledger=ledger,
         output=output,
     )
-    with ledger, _threads(settings.performance.threads), _journal(folder, schedule.steps) as note:
+    with (
+        ledger,
+        _threads(settings.performance.threads_for(objective.layout.size)),
+        _journal(folder, schedule.steps) as note,
+    ):
         theta_P, released = run_loop(plan, parts, watch=_both(note, watch))
         objective.layout.write(module, theta_P)
         return _finish(module, plan, folder, ledger, released=released, unit=settings.record)
 
 
-def _resolve(settings: Settings, objective: Objective, start_P: Tensor, *, n: int) -> tuple[Method, Schedule, Stepper]:
+def _resolve(
+    settings: Settings, objective: Objective, start_P: Tensor, *, streams: Streams, n: int
+) -> tuple[Method, Schedule, Stepper]:
     """The method, schedule and step rule that the settings stand for."""
-    training = settings.training
-    method, schedule, stepper = settings.method, training.schedule(n), _stepper(settings, objective, start_P)
+    training, method = settings.training, settings.method
+    schedule = training.schedule(n, fixed=method.batch_for(n))
+    schedule = replace(schedule, steps=method.rounds(schedule.steps, streams.output))
+    stepper = OPTIMIZERS[training.optimizer](training.learning_rate, objective.layout, start_P)
+    if training.decay != "constant" or training.warmup > 0:
+        need(settings.theory is None, "theory mode has its own step sizes", decay=training.decay)
+        rate = RateSchedule(decay=training.decay, warmup=training.warmup, steps=schedule.steps)
+        stepper = Scheduled(stepper, rate)
     if settings.theory is not None:
         dimension = objective.layout.size
         method, schedule, stepper = settings.theory.resolve(training, settings.privacy, n=n, dimension=dimension)
@@ -109,13 +132,17 @@ def _resolve(settings: Settings, objective: Objective, start_P: Tensor, *, n: in
     return method, schedule, stepper
 
 
-def _stepper(settings: Settings, objective: Objective, start_P: Tensor) -> Stepper:
-    """The step rule that the training settings name."""
-    optimizer = OPTIMIZERS[settings.training.optimizer]
-    rate = settings.training.learning_rate
-    if optimizer is None:
-        return ConstantStep(rate)
-    return OptimizerStep(lambda leaves: optimizer(leaves, lr=rate), objective.layout, start_P)
+def _output(settings: Settings, plan: Plan, streams: Streams) -> Output:
+    """Which θ to hand out: as the settings say, or the method's own choice."""
+    name = settings.training.output or plan.method.output
+    counted = name in ("random", "tail")
+    need(
+        not (counted and plan.method.adaptive),
+        "how many updates an adaptive method makes is not known beforehand",
+        output=name,
+        remedy='use output = "last" or "ema"',
+    )
+    return make_output(name, steps=plan.schedule.steps, stream=streams.output)
 
 
 def _finish(module: nn.Module, plan: Plan, folder: RunFolder, ledger: Ledger, *, released: int, unit: str) -> Run:
@@ -154,10 +181,10 @@ def _both(first: Watcher, second: Watcher | None) -> Watcher:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def _threads(count: int) -> Iterator[None]:
     """Use `count` torch threads for a while."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

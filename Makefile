@@ -1,0 +1,38 @@
+# Every target sets itself up: a machine with Python 3.10+ and make is enough.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo install test check format clean
+
+demo: install  ## train a private model of health care use
+	$(BIN)/dpsrm demo --out runs/demo --overwrite
+
+install: .venv/installed  ## what a user needs; afterwards .venv/bin/dpsrm works
+
+test: .venv/installed-dev  ## all tests
+	$(BIN)/python -m pytest -n 2
+
+check: .venv/installed-dev  ## linters, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build runs
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(PIP) --editable '.[dev]'
+	touch $@

@@ -1,0 +1,147 @@
+"""`pld`: the tight accountant — numerical composition of the dominating pairs themselves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpsrm.accounting import gaussian, pld_pairs
+from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, unprotected, why_none
+from dpsrm.accounting.pld_compose import Parts, Tilt, tilt_for_delta, tilt_for_epsilon
+from dpsrm.accounting.pld_grid import Pld
+from dpsrm.accounting.pld_release import merged, profiles, release_plds
+from dpsrm.core.events import Adjacency, Event, GaussianRelease, PureRelease, Scheme, Spending
+
+LEAST_DELTA = 1e-9
+
+
+@dataclass(frozen=True)
+class PldAccountant:
+    """Tight composition by privacy-loss distributions, for heterogeneous and adaptively chosen sequences.
+
+    Each release is replaced by a pair of distributions that dominates it (WOR and Poisson under replace-one, Poisson
+    under add/remove, full batch, pure ε-DP, ρ-zCDP); products of dominating pairs dominate the adaptive composition
+    (Zhu–Dong–Wang 2022). Losses are rounded to a grid from above, summed by FFT, and every error is added to δ.
+
+    *Guarantee*: an upper bound, within about `resolution`²/10 (relative) of the pairs' exact ε. WOR's pair is attained
+    by one release, and within some 15 % of an explicit attack over many.
+    *Edge cases*: δ < 1e-9 is refused; full-batch Gaussians alone are answered in closed form; pure releases alone never
+    cost more than their sum.
+
+    >>> from dpsrm.core.events import Charge, Sampling
+    >>> wor = Sampling(scheme=Scheme.WOR, population=60000, batch=512)
+    >>> run = Charge(GaussianRelease(noise_multiplier=0.9, sampling=wor), 1172)
+    >>> round(PldAccountant().epsilon(Spending.of([run], adjacency=Adjacency.REPLACE_ONE), 1e-5).epsilon, 3)
+    2.519
+    """
+
+    name: str = "pld"
+    resolution: float = 0.02
+
+    def epsilon(self, spending: Spending, delta: float) -> Guarantee:
+        """The smallest ε this accountant can prove at `delta`."""
+        check_delta(delta, least=LEAST_DELTA)
+        if unprotected(spending):
+            return self._answer(spending, epsilon=math.inf, delta=delta, budget=0.0)
+        epsilon, budget = self._solve_epsilon(merged(spending), delta)
+        return self._answer(spending, epsilon=epsilon, delta=delta, budget=budget)
+
+    def delta(self, spending: Spending, epsilon: float) -> Guarantee:
+        """The smallest δ this accountant can prove at `epsilon`."""
+        check_epsilon(epsilon)
+        if unprotected(spending):
+            return self._answer(spending, epsilon=epsilon, delta=1.0, budget=0.0)
+        delta, budget = self._solve_delta(merged(spending), epsilon)
+        return self._answer(spending, epsilon=epsilon, delta=delta, budget=budget)
+
+    def _solve_epsilon(self, spending: Spending, delta: float) -> tuple[float, float]:
+        """ε and the numerical error in δ."""
+        if not spending.charges:
+            return 0.0, 0.0
+        noise = _gaussian_alone(spending)
+        if noise is not None:
+            return gaussian.epsilon(noise, delta), 0.0
+
+        def tilting(parts: Parts, scale: float) -> Tilt:
+            return tilt_for_delta(parts, delta, scale=scale)
+
+        found = profiles(spending, tilting, resolution=self.resolution)
+        epsilon, budget = max(profile.epsilon(delta) for profile in found)
+        return min(epsilon, _pure_sum(spending)), budget
+
+    def _solve_delta(self, spending: Spending, epsilon: float) -> tuple[float, float]:
+        """δ and the numerical error in it."""
+        if not spending.charges or epsilon >= _pure_sum(spending):
+            return 0.0, 0.0
+        noise = _gaussian_alone(spending)
+        if noise is not None:
+            return gaussian.delta(noise, epsilon), 0.0
+
+        def tilting(parts: Parts, scale: float) -> Tilt:
+            return tilt_for_epsilon(parts, epsilon, scale=scale)
+
+        found = profiles(spending, tilting, resolution=self.resolution)
+        return max(profile.delta(epsilon) for profile in found)
+
+    def _answer(self, spending: Spending, *, epsilon: float, delta: float, budget: float) -> Guarantee:
+        """A guarantee that says by itself when there is none."""
+        beyond = "with more than delta, the loss exceeds what this accountant counts to (500 per release)"
+        why = why_none(spending, epsilon=epsilon, delta=delta, otherwise=beyond)
+        return Guarantee(
+            epsilon=epsilon,
+            delta=delta,
+            accountant=self.name,
+            adjacency=spending.adjacency,
+            holds=not why,
+            reason=why,
+            error_budget=budget,
+        )
+
+
+def attack_epsilon(spending: Spending, delta: float) -> float:
+    """The ε that an explicit attack reaches at `delta`: no accountant can honestly claim less. A diagnostic.
+
+    Worst-case data (all others at +R, the record at ±R) make each WOR release tell (1−q)N(0) + qN(1) from N(0), each
+    Poisson or full-batch release its own pair. Pure and zCDP releases are left out, which only lowers the figure.
+
+    *Edge cases*: it is not the accountants' answer — an adversary who picks directions adaptively does slightly better.
+    The grid's error O(dx²), from above, is taken off with a factor to spare (twice the distance between two grids).
+    """
+    check_delta(delta, least=LEAST_DELTA)
+    if unprotected(spending):
+        return math.inf
+    gaussians = [c for c in spending.charges if isinstance(c.event, GaussianRelease)]
+    known = merged(Spending.of(gaussians, adjacency=spending.adjacency))
+    noise = _gaussian_alone(known)
+    if not known.charges or noise is not None:
+        return gaussian.epsilon(noise, delta) if noise is not None else 0.0
+
+    def tilting(parts: Parts, scale: float) -> Tilt:
+        return tilt_for_delta(parts, delta, scale=scale)
+
+    fine, coarse = (
+        profiles(known, tilting, resolution=resolution, discretise=_attacked)[0].epsilon(delta)[0]
+        for resolution in (0.02, 0.04)
+    )
+    return max(fine - max(coarse - fine, 0.0), 0.0)
+
+
+def _attacked(event: Event, adjacency: Adjacency, dx: float) -> tuple[Pld, ...]:
+    """The pair that the attack of `attack_epsilon` tells apart."""
+    if isinstance(event, GaussianRelease) and event.sampling.rate < 1 and event.sampling.scheme is Scheme.WOR:
+        return (pld_pairs.poisson_remove(event.sampling.rate, event.noise_multiplier, dx),)
+    return release_plds(event, adjacency, dx)[:1]
+
+
+def _gaussian_alone(spending: Spending) -> float | None:
+    """The noise multiplier if `spending` is a single full-batch Gaussian, else None."""
+    events = [charge.event for charge in spending.charges]
+    if len(events) == 1 and isinstance(events[0], GaussianRelease) and events[0].sampling.rate == 1:
+        return events[0].noise_multiplier
+    return None
+
+
+def _pure_sum(spending: Spending) -> float:
+    """Σ count·ε if all releases are pure, else ∞."""
+    events = [(charge.event, charge.count) for charge in spending.charges]
+    return sum(event.epsilon * count if isinstance(event, PureRelease) else math.inf for event, count in events)

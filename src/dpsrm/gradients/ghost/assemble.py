@@ -1,0 +1,103 @@
+"""From recorded calls to blocks: one per parameter, in the form that costs least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dpsrm.gradients.ghost.blocks import Block, LookupBlock, RowsBlock
+from dpsrm.gradients.ghost.mixture import Mixture
+from dpsrm.gradients.ghost.products import OuterBlock
+from dpsrm.gradients.ghost.recorder import AnyCall, Recording, Route
+from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, Windows, window_rows
+
+_PASSES = 16
+"""What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
+
+
+def blocks(recordings: Sequence[Recording], mixture: Mixture, *, route: Route, examples: int) -> dict[str, Block]:
+    """The blocks of all parameters that were used; recordings that do not agree give a ValueError."""
+    uses: list[dict[str, list[Term]]] = []
+    for recording in recordings:
+        uses.append({})
+        for index, call in enumerate(recording.calls):
+            _share(call, recordings[0].calls[index])
+            for name, term in call.terms(examples, route.where.get(call.key, 0)).items():
+                uses[-1].setdefault(name, []).append(term)
+    return {name: _block([point[name] for point in uses], mixture) for name in uses[0]}
+
+
+def agree(recordings: Sequence[Recording]) -> bool:
+    """Whether the same calls were made at every point, and nothing leaked."""
+    keys = [[call.key for call in recording.calls] for recording in recordings]
+    return all(other == keys[0] for other in keys) and not any(recording.leaks for recording in recordings)
+
+
+def _share(call: AnyCall, first: AnyCall) -> None:
+    """Let a call that does not depend on the parameters use the first point's input, if it is equal."""
+    if call is first or not call.rooted:
+        return
+    for name, x in call.inputs().items():
+        if x is not first.inputs()[name] and torch.equal(x, first.inputs()[name]):
+            call.replace(name, first.inputs()[name])
+
+
+def _block(points: list[list[Term]], mixture: Mixture) -> Block:
+    """The block of one parameter, from its terms at each point."""
+    merged = [_merged(terms) for terms in points]
+    if all(isinstance(term, Lookup) for term in merged) and _same_words(merged):
+        return LookupBlock([t for t in merged if isinstance(t, Lookup)], mixture.atoms)
+    if all(isinstance(term, (Outer, Windows)) for term in merged) and _factored(merged[0], len(points)):
+        outers = [t.outer() if isinstance(t, Windows) else t for t in merged if isinstance(t, (Outer, Windows))]
+        return OuterBlock(outers, mixture.atoms)
+    windows = [t for t in merged if isinstance(t, Windows)]
+    if len(windows) == len(merged):
+        return RowsBlock(window_rows(windows), mixture.atoms)
+    return RowsBlock([_added(terms) for terms in points], mixture.atoms)
+
+
+def _merged(terms: list[Term]) -> Term | None:
+    """The uses of a shared parameter as one term, if they are of one kind; else None."""
+    if len(terms) == 1:
+        return terms[0]
+    outers = [t for t in terms if isinstance(t, Outer)]
+    if len(outers) == len(terms):
+        return Outer(torch.cat([t.a_BTI for t in outers], 1), torch.cat([t.g_BTO for t in outers], 1))
+    lookups = [t for t in terms if isinstance(t, Lookup)]
+    if len(lookups) == len(terms):
+        ids, gs = torch.cat([t.ids_BT for t in lookups], 1), torch.cat([t.g_BTO for t in lookups], 1)
+        return Lookup(ids, gs, lookups[0].size)
+    return None
+
+
+def _same_words(points: Sequence[Term | None]) -> bool:
+    """Whether every point looked up the same words."""
+    ids = [term.ids_BT for term in points if isinstance(term, Lookup)]
+    return all(torch.equal(other, ids[0]) for other in ids)
+
+
+def _added(terms: list[Term]) -> Tensor:
+    """The rows of a shared parameter: the sum over its uses, before any norm."""
+    rows_BP = terms[0].rows()
+    for term in terms[1:]:
+        rows_BP = rows_BP + term.rows()
+    return rows_BP
+
+
+def _factored(term: Term | None, points: int) -> bool:
+    """Whether Gram matrices are cheaper than materialised rows."""
+    if isinstance(term, Outer):
+        positions, inputs, outputs = *term.a_BTI.shape[1:], term.g_BTO.shape[2]
+    elif isinstance(term, Windows):
+        if term.groups > 1:
+            return False
+        positions, inputs = term.places, term.x.shape[1] * term.window
+        outputs = term.g.shape[1]
+    else:
+        return False
+    if positions == 1:
+        return True
+    pairs = 1 if points == 1 else 3.5
+    return pairs * positions**2 * (inputs + outputs) < _PASSES * points * inputs * outputs

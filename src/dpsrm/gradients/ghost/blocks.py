@@ -1,0 +1,149 @@
+"""One parameter's per-example gradients at all points of a query: their norms, and their weighted sum.
+
+Shapes: B examples, T positions, I inputs, O outputs, P the parameter's size, U (example, word) pairs.
+A block measures the combination of a part and later adds the same combination to the sum. How far the two can differ
+by rounding is stated by `Measure.spread`; the engine's margin is a multiple of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpsrm.gradients.ghost.mixture import Atom, Combination
+from dpsrm.gradients.ghost.terms import Lookup
+
+_LINE = 64
+"""How many squares are added in the gradients' own precision before the sum goes on in float64."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Squared norms in float64, and the sum of squares of the pieces that were added up to what is measured.
+
+    Rounding errors are multiples of `spread_B`, which exceeds `square_B` where the pieces cancel.
+    """
+
+    square_B: Tensor
+    spread_B: Tensor
+
+    def plus(self, other: Measure) -> Measure:
+        """The measure of two blocks together."""
+        return Measure(self.square_B + other.square_B, self.spread_B + other.spread_B)
+
+
+class Block(Protocol):
+    """What the engine asks of a parameter's per-example gradients."""
+
+    def measure(self, part: Combination) -> Measure:
+        """The squared norm of each example's combination."""
+        ...
+
+    def precise(self, part: Combination, rows: Tensor) -> Tensor:
+        """The squared norms of the examples `rows`, from float64 products."""
+        ...
+
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
+        """Add Σ_i weight_i·atom_i to `total_P`, for every atom."""
+        ...
+
+    def silence(self, finite_B: Tensor) -> None:
+        """Put zeros in the place of examples that are not finite."""
+        ...
+
+
+def squares(rows_BP: Tensor) -> Tensor:
+    """Σ rows² in float64: short stretches in the rows' own precision, then float64."""
+    size = rows_BP.shape[1] // _LINE * _LINE
+    pieces = torch.linalg.vector_norm(rows_BP[:, :size].unflatten(1, (-1, _LINE)), dim=2).double()
+    rest = torch.linalg.vector_norm(rows_BP[:, size:], dim=1).double()
+    return (pieces * pieces).sum(1) + rest * rest
+
+
+class RowsBlock:
+    """Materialised rows; differences are taken row by row, so what is summed is what was measured."""
+
+    def __init__(self, points: Sequence[Tensor], atoms: Sequence[Atom]) -> None:
+        """Take the rows at each point to the rows of each atom."""
+        self.atoms = {(j, k): points[j] if j == k else points[j] - points[k] for j, k in atoms}
+        self._squares: dict[Atom, Tensor] = {}
+
+    def measure(self, part: Combination) -> Measure:
+        """The squared norm of each example's combination."""
+        if len(part) == 1:
+            ((atom, c),) = part.items()
+            if atom not in self._squares:
+                self._squares[atom] = squares(self.atoms[atom])
+            square_B = c * c * self._squares[atom]
+            return Measure(square_B, square_B)
+        spread_B = sum((self.measure({atom: c}).spread_B for atom, c in part.items()), torch.zeros(()))
+        return Measure(squares(self._combined(part)), spread_B)
+
+    def precise(self, part: Combination, rows: Tensor) -> Tensor:
+        """The squared norms of the examples `rows`, from float64 products."""
+        parts = (c * self.atoms[atom][rows].double() for atom, c in part.items())
+        return sum(parts, torch.zeros((), dtype=torch.float64)).square().sum(1)
+
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
+        """Add the weighted rows."""
+        for atom, weight_B in weights.items():
+            total_P += weight_B @ self.atoms[atom]
+
+    def silence(self, finite_B: Tensor) -> None:
+        """Put zeros in the place of examples that are not finite."""
+        self.atoms = {atom: torch.where(finite_B[:, None], rows, 0) for atom, rows in self.atoms.items()}
+
+    def _combined(self, part: Combination) -> Tensor:
+        """The rows of a combination of several atoms."""
+        (first, c), *others = part.items()
+        rows_BP = c * self.atoms[first]
+        for atom, c in others:
+            rows_BP.add_(self.atoms[atom], alpha=c)
+        return rows_BP
+
+
+class LookupBlock:
+    """The embedding rows each example looked up, one row per (example, word) pair."""
+
+    def __init__(self, points: Sequence[Lookup], atoms: Sequence[Atom]) -> None:
+        """Add up the gradients of a word that an example holds several times."""
+        ids_BT, self.size = points[0].ids_BT, points[0].size
+        self.examples = len(ids_BT)
+        base_B1 = torch.arange(self.examples, device=ids_BT.device)[:, None] * self.size
+        pairs_U, which = torch.unique(ids_BT + base_B1, return_inverse=True)
+        self.owner_U, self.word_U = pairs_U // self.size, pairs_U % self.size
+        rows = [self._pooled(point.g_BTO.flatten(0, 1), which.flatten()) for point in points]
+        self.rows = RowsBlock(rows, atoms)
+
+    def _pooled(self, g_NO: Tensor, which_N: Tensor) -> Tensor:
+        """One row per pair."""
+        return g_NO.new_zeros(len(self.owner_U), g_NO.shape[1]).index_add_(0, which_N, g_NO)
+
+    def measure(self, part: Combination) -> Measure:
+        """The squared norm of each example's combination."""
+        found = self.rows.measure(part)
+        return Measure(self._by_example(found.square_B), self._by_example(found.spread_B))
+
+    def precise(self, part: Combination, rows: Tensor) -> Tensor:
+        """The squared norms of the examples `rows`, from float64 products."""
+        everything = torch.arange(len(self.owner_U), device=rows.device)
+        return self._by_example(self.rows.precise(part, everything))[rows]
+
+    def _by_example(self, square_U: Tensor) -> Tensor:
+        """Summed over each example's words."""
+        return square_U.new_zeros(self.examples).index_add_(0, self.owner_U, square_U)
+
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
+        """Add the weighted rows to the words' places."""
+        table = total_P.view(self.size, -1)
+        for atom, weight_B in weights.items():
+            rows = self.rows.atoms[atom] * weight_B[self.owner_U, None]
+            table.index_add_(0, self.word_U, rows.to(table.dtype))
+
+    def silence(self, finite_B: Tensor) -> None:
+        """Put zeros in the place of examples that are not finite."""
+        self.rows.silence(finite_B[self.owner_U])

@@ -1,0 +1,165 @@
+"""Clipped sums without per-example gradients: norms from recorded inputs and output gradients, then one contraction.
+
+Shapes: B examples, P trainable parameters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dpsrm.core.errors import need
+from dpsrm.core.secret import ClippedSum
+from dpsrm.gradients.functional import FunctionalEngine
+from dpsrm.gradients.ghost.assemble import agree, blocks
+from dpsrm.gradients.ghost.blocks import Block, Measure
+from dpsrm.gradients.ghost.mixture import Combination, Mixture
+from dpsrm.gradients.ghost.recorder import Recording, Route, record
+from dpsrm.gradients.ghost.survey import Survey, survey
+from dpsrm.gradients.objective import Objective
+from dpsrm.gradients.query import Excess, Part, Query, refuse_excess
+from dpsrm.gradients.rows import Tally
+
+_log = logging.getLogger(__name__)
+_ELEMENTS = 2**23
+"""Numbers recorded at once, at all points together: 32 MB of float32, about what a processor's last cache holds."""
+
+
+class GhostEngine:
+    """Clipped sums from one forward and backward pass per point."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        physical_batch: int | None = None,
+        notice: Callable[[str], None] = _log.warning,
+    ) -> None:
+        """Remember the objective; the module is looked at when the first batch comes."""
+        for name, parameter in objective.module.named_parameters():
+            need(
+                parameter.dtype in (torch.float32, torch.float64),
+                "private training needs float32 or float64 parameters: shorter ones cannot hold a clip's bound",
+                parameter=name,
+                dtype=parameter.dtype,
+                remedy="call module.float() first",
+            )
+        self.objective = objective
+        self.physical_batch = physical_batch
+        self._notice = notice
+        self._surveys: dict[torch.Size, Survey] = {}
+
+    def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
+        """The clipped sum of `query` over the batch."""
+        tally = Tally.empty(query)
+        if len(inputs) == 0:
+            return tally.result()
+        seen = self._survey(query, inputs, targets)
+        if seen.route is None:
+            return FunctionalEngine(self.objective, physical_batch=self.physical_batch)(query, inputs, targets)
+        each = self.physical_batch or max(1, _ELEMENTS // max(1, seen.numbers * len(query.points)))
+        for piece in range(0, len(inputs), each):
+            cut = slice(piece, piece + each)
+            self._add(tally, inputs[cut], targets[cut], seen.route)
+        return tally.result()
+
+    def _survey(self, query: Query, inputs: Tensor, targets: Tensor) -> Survey:
+        """What is known about the module for inputs of this shape; says once what is left to `torch.func`."""
+        found = self._surveys.get(inputs.shape[1:])
+        if found is None:
+            found = survey(self.objective, query.points[0], inputs, targets)
+            if found.reason and not any(other.reason for other in self._surveys.values()):
+                what = "the whole module" if found.route is None else "a part of the module"
+                self._notice(f"torch.func computes {what}, more slowly, because no rule fits: {found.reason}")
+            self._surveys[inputs.shape[1:]] = found
+        return found
+
+    def _add(self, tally: Tally, inputs: Tensor, targets: Tensor, route: Route) -> None:
+        """Add one piece of the batch."""
+        query, examples = tally.query, len(inputs)
+        recordings = self._recordings(query, inputs, targets, route)
+        if not agree(recordings):
+            self._add_elsewhere(tally, inputs, targets)
+            return
+        mixture = Mixture.of(query)
+        found = blocks(recordings, mixture, route=route, examples=examples)
+        losses_B = recordings[0].losses_B
+        del recordings
+        tally.rows += examples
+        tally.loss += float(losses_B[torch.isfinite(losses_B)].double().sum())
+        factors = self._factors(tally, mixture, list(found.values()), losses_B)
+        weights = {
+            atom: sum(
+                part.weight * mixed[atom] * factor_B
+                for part, mixed, factor_B in zip(query.parts, mixture.parts, factors, strict=True)
+                if atom in mixed
+            ).to(losses_B.dtype)
+            for atom in mixture.atoms
+        }
+        for name, total in self.objective.layout.split(tally.total_P).items():
+            if name in found:
+                found[name].add(weights, total.view(-1))
+
+    def _recordings(self, query: Query, inputs: Tensor, targets: Tensor, route: Route) -> list[Recording]:
+        """One pass per point, all with the same random numbers."""
+        state = torch.get_rng_state()
+        recordings = []
+        for point_P in query.points:
+            torch.set_rng_state(state)
+            recordings.append(record(self.objective, point_P, inputs, targets, route=route))
+        return recordings
+
+    def _factors(self, tally: Tally, mixture: Mixture, found: list[Block], losses_B: Tensor) -> list[Tensor]:
+        """The clip factor of every part and example; zero for examples that are not finite."""
+        zero_B = torch.zeros_like(losses_B, dtype=torch.float64)
+        measures = []
+        for mixed in mixture.parts:
+            measure = Measure(zero_B, zero_B)
+            for block in found if mixed else ():
+                measure = measure.plus(block.measure(mixed))
+            measures.append(measure)
+        finite_B = torch.stack([torch.isfinite(m.square_B) for m in measures]).all(dim=0)
+        tally.nonfinite += int((~finite_B).sum())
+        if not bool(finite_B.all()):
+            for block in found:
+                block.silence(finite_B)
+        factors = []
+        for index, (part, measure) in enumerate(zip(tally.query.parts, measures, strict=True)):
+            if part.weight > 0 and tally.query.excess is Excess.RAISE:
+                refuse_excess(torch.where(finite_B, measure.square_B.sqrt(), torch.nan), part)
+            upper_B = _upper(measure, mixture.parts[index], found, part, losses_B.dtype)
+            clipped_B = finite_B & (upper_B > part.clip)
+            tally.clipped[index] += int(clipped_B.sum()) if part.weight > 0 else 0
+            factors.append(torch.where(clipped_B, part.clip / upper_B, 1.0) * finite_B)
+        return factors
+
+    def _add_elsewhere(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
+        """Add a piece in which the module did not do what the survey saw, by `torch.func`."""
+        other = FunctionalEngine(self.objective, physical_batch=self.physical_batch)(tally.query, inputs, targets)
+        facts, rows = other.diagnostics, other.rows
+        tally.total_P += other.secret
+        tally.rows += rows
+        tally.loss += facts.loss * rows
+        tally.nonfinite += facts.nonfinite
+        tally.clipped = [a + round(b * rows) for a, b in zip(tally.clipped, facts.clipped, strict=True)]
+
+
+def _upper(measure: Measure, mixed: Combination, found: list[Block], part: Part, dtype: torch.dtype) -> Tensor:
+    """A norm that what is added to the sum cannot exceed, rounding included.
+
+    With u the unit of rounding, a norm by Gram matrices is off by a few u·spread, one by rows by a few u·square, and
+    the contraction adds an error of a few u·√spread; each is given eight or more times what one rounding does.
+    Where the pieces cancel so much that the first would cost accuracy, the norm is taken again from float64 products.
+    """
+    u = torch.finfo(dtype).eps / 2
+    square_B = measure.square_B + 1e7 * torch.finfo(dtype).tiny
+    doubt_B = 8 * u * measure.spread_B
+    redo_B = (measure.spread_B > 8 * square_B) & ((square_B + doubt_B) * (1 + 64 * u) > part.clip**2)
+    if bool(redo_B.any()):
+        rows = redo_B.nonzero().flatten()
+        square_B = square_B.index_put((rows,), sum(block.precise(mixed, rows) for block in found))
+        doubt_B = torch.where(redo_B, 0, doubt_B)
+    return (square_B * (1 + 16 * u) + doubt_B).sqrt() + 4 * u * measure.spread_B.sqrt()

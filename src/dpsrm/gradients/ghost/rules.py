@@ -1,0 +1,215 @@
+"""One short rule per function of torch that has parameters: what its call says about their per-example gradients.
+
+A rule has the signature of its function behind the output gradient `g`, and returns a term per parameter argument.
+Inputs and gradients arrive with the batch in front: (B, ...).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dpsrm.core.errors import need
+from dpsrm.gradients.ghost.terms import Lookup, Outer, Rows, Term, Windows
+
+Terms = dict[str, Term]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, its arguments' names, and whether the batch may lie in another dimension of the input than the first."""
+
+    terms: Callable[..., Terms]
+    signature: inspect.Signature
+    anywhere: bool
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The call's arguments by name."""
+        renamed = {"x" if name == "input" else name: value for name, value in kwargs.items()}
+        bound = self.signature.bind(None, *args, **renamed)
+        bound.apply_defaults()
+        del bound.arguments["g"]
+        return bound.arguments
+
+
+RULES: dict[Callable[..., Any], Rule] = {}
+"""The rule of each function; `rule` adds to it."""
+
+
+def rule(*functions: Callable[..., Any], anywhere: bool = False) -> Callable[[Callable[..., Terms]], Callable[..., Terms]]:
+    """Register the decorated function as the rule of `functions`."""
+
+    def register(terms: Callable[..., Terms]) -> Callable[..., Terms]:
+        RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms), anywhere)))
+        return terms
+
+    return register
+
+
+def _positions(x: Tensor) -> Tensor:
+    """(B, ..., D) → (B, T, D)."""
+    return x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
+
+
+@rule(F.linear, anywhere=True)
+def linear(g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Terms:
+    """y = x Wᵀ + b."""
+    g_BTO = _positions(g)
+    return {"weight": Outer(_positions(x), g_BTO), "bias": Rows(lambda: g_BTO.sum(1))}
+
+
+@rule(F.conv1d, F.conv2d, F.conv3d)
+def convolution(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Terms:
+    """A convolution in one, two or three dimensions."""
+    kernel = tuple(weight.shape[2:])
+    steps = _each(dilation, len(kernel))
+    around = _sides(padding, kernel, steps)
+    windows = Windows(x, g, kernel, _each(stride, len(kernel)), around, steps, groups)
+    return {"weight": windows, "bias": Rows(lambda: g.flatten(2).sum(2))}
+
+
+def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """One number per dimension."""
+    numbers = (value,) if isinstance(value, int) else tuple(value)
+    return numbers * count if len(numbers) == 1 else numbers
+
+
+def _sides(
+    padding: int | str | Sequence[int], kernel: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[tuple[int, int], ...]:
+    """How many zeros are put before and after each dimension."""
+    if padding == "valid":
+        return ((0, 0),) * len(kernel)
+    if padding == "same":
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        return tuple((total // 2, total - total // 2) for total in totals)
+    if isinstance(padding, str):
+        raise AssertionError(f"unknown padding {padding!r}")
+    return tuple((p, p) for p in _each(padding, len(kernel)))
+
+
+@rule(F.embedding, anywhere=True)
+def embedding(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Terms:
+    """y = W[x]."""
+    need(max_norm is None, "an embedding that rescales its own weights cannot be trained privately", max_norm=max_norm)
+    need(not scale_grad_by_freq, "scale_grad_by_freq counts the words of other examples", remedy="switch it off")
+    ids_BT, g_BTO = x.flatten(1), g.flatten(1, -2)
+    if x.dim() == 1:
+        ids_BT, g_BTO = x[:, None], g[:, None]
+    if padding_idx is not None:
+        padding = padding_idx % len(weight)
+        g_BTO = g_BTO.masked_fill((ids_BT == padding)[:, :, None], 0)
+    return {"weight": Lookup(ids_BT, g_BTO, len(weight))}
+
+
+def _scale_and_shift(g: Tensor, normalised: Callable[[], Tensor], keep: Callable[[Tensor], Tensor]) -> Terms:
+    """y = scale·normalised + shift; `keep` sums over what one scale serves."""
+    return {"weight": Rows(lambda: keep(g * normalised())), "bias": Rows(lambda: keep(g))}
+
+
+@rule(F.layer_norm, anywhere=True)
+def layer_norm(
+    g: Tensor,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Terms:
+    """Normalised over the last dimensions."""
+    return _scale_and_shift(
+        g, lambda: F.layer_norm(x, normalized_shape, None, None, eps), lambda t: _last(t, len(normalized_shape))
+    )
+
+
+@rule(F.rms_norm, anywhere=True)
+def rms_norm(
+    g: Tensor, x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Terms:
+    """Divided by the root of the mean square over the last dimensions."""
+    return _scale_and_shift(
+        g, lambda: F.rms_norm(x, normalized_shape, None, eps), lambda t: _last(t, len(normalized_shape))
+    )
+
+
+def _last(t: Tensor, dimensions: int) -> Tensor:
+    """Summed over the positions, all but the first and the last dimensions."""
+    middle = tuple(range(1, t.dim() - dimensions))
+    return t.sum(middle) if middle else t
+
+
+@rule(F.group_norm)
+def group_norm(
+    g: Tensor, x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Terms:
+    """Normalised over groups of channels."""
+    return _scale_and_shift(g, lambda: F.group_norm(x, num_groups, None, None, eps), _channels)
+
+
+@rule(F.instance_norm)
+def instance_norm(
+    g: Tensor,
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Terms:
+    """Normalised over each channel of each example."""
+
+    def normalised() -> Tensor:
+        if use_input_stats:
+            return F.instance_norm(x, use_input_stats=True, eps=eps)
+        return F.instance_norm(x, running_mean, running_var, use_input_stats=False, eps=eps)
+
+    return _scale_and_shift(g, normalised, _channels)
+
+
+def _channels(t: Tensor) -> Tensor:
+    """Summed over everything but examples and channels."""
+    return t.flatten(2).sum(2) if t.dim() > 2 else t
+
+
+@rule(torch.Tensor.add, torch.add)
+def addition(g: Tensor, x: Tensor, other: Tensor) -> Terms:
+    """y = x + other, a parameter on either side: a bias, a position embedding."""
+    return {"x": Rows(lambda: _broadcast(g, x)), "other": Rows(lambda: _broadcast(g, other))}
+
+
+@rule(torch.Tensor.mul, torch.mul)
+def product(g: Tensor, x: Tensor, other: Tensor) -> Terms:
+    """y = x·other, a parameter on either side: a gain."""
+    return {"x": Rows(lambda: _broadcast(g * other, x)), "other": Rows(lambda: _broadcast(g * x, other))}
+
+
+def _broadcast(g: Tensor, parameter: Tensor) -> Tensor:
+    """The gradient of a parameter that was broadcast over the batch: summed to its shape, per example."""
+    ones = (1,) * (g.dim() - parameter.dim())
+    return g.sum_to_size((len(g), *(*ones, *parameter.shape)[1:]))

@@ -1,0 +1,276 @@
+"""The command line as a new user meets it: the main paths, and one clear line for every mistake."""
+
+import csv
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import SHARED
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A CSV with numbers, categories and missing cells, and a test file like it."""
+    folder = tmp_path_factory.mktemp("table")
+    rng = random.Random(0)
+    for name, rows in (("train.csv", 1500), ("test.csv", 400)):
+        with (folder / name).open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["age", "job", "city", "ill"])
+            for _ in range(rows):
+                age, job = rng.randint(18, 90), rng.choice(["nurse", "clerk", "miner"])
+                ill = rng.random() < (0.85 if job == "miner" else 0.15)
+                cells = [rng.choice([age, ""]), job, rng.choice(["A", "B", "?"]), "yes" if ill else "no"]
+                writer.writerow(cells)
+    return folder
+
+
+def train_arguments(table, out):
+    return [
+        "train",
+        "--data",
+        table / "train.csv",
+        "--target",
+        "ill",
+        "--epsilon",
+        "4",
+        "--delta",
+        "1e-4",
+        "--out",
+        out,
+    ]
+
+
+def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path, dpsrm, answer):
+    body = answer(*train_arguments(table, tmp_path / "run"), "--test", table / "test.csv")
+    assert body["epsilon"] <= 4
+    assert body["delta"] == 1e-4
+    assert body["run"] == str(tmp_path / "run")
+    assert body["test"]["error"] < 0.3
+    assert body["test"]["auc"] > 0.7
+    assert 0 < body["test"]["log_loss"] < 0.69
+    config = (tmp_path / "run" / "config.toml").read_text()
+    assert "[preprocessing]" in config
+    assert (tmp_path / "run" / "private" / "metrics.json").exists()
+    assert not (tmp_path / "run" / "private" / "reference").exists()
+
+    checked = answer("verify", tmp_path / "run")
+    assert checked["ok"]
+    assert checked["epsilon"] == body["epsilon"]
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    raw = bytearray(ledger.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    ledger.write_bytes(bytes(raw))
+    result = dpsrm("verify", tmp_path / "run", "--json")
+    assert result.code == 1
+    assert json.loads(result.stdout)["ok"] is False
+
+
+def test_a_config_file_gives_the_same_run_again(table, tmp_path, answer):
+    first = answer(*train_arguments(table, tmp_path / "a"), "--seed", 1, "--set", "training.epochs=2")
+    again = answer("train", tmp_path / "a" / "config.toml", "--out", tmp_path / "b")
+    assert again["epsilon"] == first["epsilon"]
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert models[0] == models[1]
+
+
+def test_a_schema_trains_too(table, tmp_path, answer):
+    (tmp_path / "schema.toml").write_text(
+        '[columns.age]\nkind = "number"\nmin = 18\nmax = 90\n'
+        '[columns.job]\nkind = "category"\nvalues = ["nurse", "clerk", "miner"]\n'
+        '[columns.city]\nkind = "ignore"\n[target]\ncolumn = "ill"\nclasses = ["no", "yes"]\n'
+    )
+    body = answer(
+        *train_arguments(table, tmp_path / "run"), "--schema", tmp_path / "schema.toml", "--test", table / "test.csv"
+    )
+    assert body["test"]["error"] < 0.25
+
+
+def test_a_reference_is_trained_only_on_request(table, tmp_path, answer):
+    body = answer(*train_arguments(table, tmp_path / "run"), "--test", table / "test.csv", "--reference")
+    assert body["reference"]["error"] < 0.3
+    assert (tmp_path / "run" / "private" / "reference").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["--epsilon", "0"], ["epsilon", "0"]),
+        (["--epsilon", "-1"], ["epsilon", "-1"]),
+        (["--epsilon", "nan"], ["epsilon", "nan"]),
+        (["--delta", "0"], ["delta", "0"]),
+        (["--delta", "1"], ["delta", "1"]),
+        (["--set", "training.batch=5000"], ["batch", "5000", "1500"]),
+        (["--target", "illness"], ["illness", "age", "job"]),
+        (["--method", "magic"], ["magic", "srm"]),
+        (["--data", "nowhere.csv"], ["nowhere.csv"]),
+        (["--data", "."], ["folder"]),
+        (["--schema", "nowhere.toml"], ["nowhere.toml"]),
+        (["--set", "training.batch"], ["section.name=value"]),
+        (["--set", "training.speed=9"], ["speed", "batch"]),
+        (["--classes", "sick,well"], ["sick"]),
+        (["--seed", "-3"], ["seed", "-3"]),
+    ],
+)
+def test_bad_input_is_one_line_exit_2_and_leaves_nothing(table, tmp_path, changes, words, dpsrm):
+    result = dpsrm(*train_arguments(table, tmp_path / "run"), *changes)
+    assert result.code == 2
+    assert "Traceback" not in result.stderr
+    assert all(word in result.stderr for word in words), result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("inf.csv", "a,y\n1,0\ninf,1\n", ["inf"]),
+        ("ragged.csv", "a,y\n1,0\n1,0,1\n", ["3"]),
+        ("empty.csv", "", []),
+        ("labels.csv", "a,y\n1,maybe\n", ["maybe", "--classes"]),
+        ("svm.txt", "+1 1:0.5 0:2\n", []),
+        ("svm.txt", "+1 1:inf\n", ["inf"]),
+        ("noise.txt", "\x00\x01\x02", []),
+    ],
+)
+def test_bad_files_are_one_line_exit_2(tmp_path, name, text, words, dpsrm):
+    (tmp_path / name).write_text(text)
+    target = ["--target", "y"] if name.endswith(".csv") else []
+    result = dpsrm(
+        "train", "--data", tmp_path / name, *target, "--epsilon", 1, "--delta", 1e-5, "--out", tmp_path / "run"
+    )
+    assert result.code == 2
+    assert "Traceback" not in result.stderr
+    assert all(word in result.stderr for word in words), result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_text_in_a_number_column_of_the_schema(table, tmp_path, dpsrm):
+    (tmp_path / "schema.toml").write_text(
+        '[columns.age]\nkind = "number"\nmin = 0\nmax = 99\n[columns.job]\nkind = "number"\nmin = 0\nmax = 1\n'
+        '[columns.city]\nkind = "ignore"\n'
+    )
+    result = dpsrm(*train_arguments(table, tmp_path / "run"), "--schema", tmp_path / "schema.toml")
+    assert result.code == 2
+    assert "job" in result.stderr
+    assert any(job in result.stderr for job in ("nurse", "clerk", "miner"))
+
+
+def test_an_existing_run_needs_overwrite(table, tmp_path, dpsrm):
+    arguments = [*train_arguments(table, tmp_path / "run"), "--set", "training.epochs=1"]
+    assert dpsrm(*arguments).code == 0
+    before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
+    result = dpsrm(*arguments)
+    assert result.code == 2
+    assert "--overwrite" in result.stderr
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
+    assert dpsrm(*arguments, "--overwrite").code == 0
+
+
+ACCOUNT = ["account", "--n", 50000, "--batch", 256, "--steps", 2000, "--delta", 1e-5, "--accountant", "rdp"]
+
+
+def test_account_golden(answer):
+    """accounting.md §2: dp-accounting's RDP for WOR, s = 1 → 2.4533."""
+    assert answer(*ACCOUNT, "--noise", 1)["epsilon"] == pytest.approx(2.4533, abs=5e-5)
+
+
+def test_calibrate_golden(answer):
+    """accounting.md §2: ε = 2 needs s = 1.2110."""
+    body = answer("calibrate", *ACCOUNT[1:], "--epsilon", 2)
+    assert body["noise_multiplier"] == pytest.approx(1.2110, rel=1e-3)
+    assert body["epsilon"] <= 2
+
+
+def test_the_papers_accountant_gives_no_number_where_its_conditions_fail(answer, dpsrm):
+    """s² < 0.7 breaks its lemma; on a9a with b = 50 no noise at all reaches ε = 0.2 within its conditions."""
+    a9a = ["--n", 32561, "--batch", 50, "--steps", 2605, "--delta", 1e-5, "--accountant", "paper"]
+    body = answer("account", *a9a, "--noise", 0.8)
+    assert body["epsilon"] is None
+    assert body["reason"]
+    result = dpsrm("calibrate", *a9a, "--epsilon", 0.2)
+    assert result.code == 2
+    assert "condition" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["--noise", 0],
+        ["--noise", -1],
+        ["--noise", "nan"],
+        ["--noise", 1, "--delta", 2],
+        ["--noise", 1, "--batch", 60000],
+    ],
+)
+def test_account_refuses_nonsense(changes, dpsrm):
+    result = dpsrm(*ACCOUNT, *changes)
+    assert result.code == 2
+    assert "Traceback" not in result.stderr
+
+
+def test_methods_and_help(dpsrm, answer):
+    assert "srm" in [row["name"] for row in answer("methods")["methods"]]
+    for command in ("demo", "train", "account", "calibrate", "verify", "methods"):
+        result = dpsrm(command, "--help")
+        assert result.code == 0
+        assert "Example" in result.stdout
+
+
+def test_the_installed_command_fails_in_one_line_with_exit_code_2(tmp_path):
+    command = [Path(sys.executable).parent / "dpsrm", "verify", tmp_path / "nothing"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith("dpsrm: ")
+    assert "Traceback" not in result.stderr
+
+
+def test_accounting_commands_do_not_load_torch():
+    code = "import sys; import dpsrm.cli.app; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_demo(tmp_path, answer):
+    body = answer("demo", "--out", tmp_path / "demo")
+    assert body["epsilon"] <= 1.0
+    assert body["delta"] == 1e-5
+    assert body["test"]["log_loss"] < 0.61
+    assert body["test"]["auc"] > 0.63
+    assert body["reference"]["auc"] > 0.645
+    assert answer("verify", tmp_path / "demo")["ok"]
+    assert "one person-year" in (tmp_path / "demo" / "certificate.md").read_text()
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the benchmark datasets are not beside this checkout")
+def test_one_pass_of_a9a(tmp_path, answer):
+    subprocess.run([SHARED / "data" / "prepare", tmp_path / "data", "a9a"], check=True, capture_output=True)
+    files = tmp_path / "data" / "a9a"
+    body = answer(
+        "train",
+        "--data",
+        files / "a9a",
+        "--test",
+        files / "a9a.t",
+        "--epsilon",
+        1,
+        "--delta",
+        1e-5,
+        "--seed",
+        1,
+        "--set",
+        "data.features=123",
+        "--set",
+        "training.epochs=1",
+        "--set",
+        "training.batch=500",
+        "--out",
+        tmp_path / "run",
+    )
+    assert body["steps"] == 65
+    assert body["test"]["error"] < 0.2
+    assert body["test"]["auc"] > 0.85
+    shutil.rmtree(tmp_path / "data")

@@ -1,0 +1,44 @@
+"""Rules about the source that no linter here knows."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "dpsrm"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name(path):
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_only_mechanisms_read_a_secret(path):
+    """`ClippedSum.secret` is read in mechanisms/ alone; engines only make it."""
+    reads = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "secret"
+    ]
+    assert not reads or name(path).startswith("mechanisms/"), f"{name(path)}: lines {reads}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_files_and_functions_stay_small(path):
+    """House style: 400 lines a file, 50 a function's body, at the most."""
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            assert not body or body[-1].end_lineno - body[0].lineno < 50, node.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_no_randomness_but_the_streams(path):
+    """No default generator, no global seed: randomness is an argument (fork_rng'd initialisation excepted)."""
+    text = path.read_text()
+    for word in ("np.random.seed", "default_rng(", "random.random(", "torch.randn(", "torch.normal("):
+        lines = [line for line in text.splitlines() if word in line and ">>>" not in line]
+        assert not lines, lines

@@ -1,0 +1,64 @@
+"""Config files: the same names as the settings, read back equal, mistakes named."""
+
+import pytest
+
+from dpsrm.core.errors import InputError
+from dpsrm.methods import Srm
+from dpsrm.training import Privacy, Settings, Theory, Training, config_from, settings_to_dict
+from dpsrm.training.toml import parse_value, read_toml, write_toml
+
+BASE = {"data": {"path": "a.csv"}, "privacy": {"epsilon": 1, "delta": 1e-5}}
+
+
+def test_settings_survive_a_file(tmp_path):
+    settings = Settings(
+        privacy=Privacy(epsilon=0.5, delta=1e-6, sampling="poisson", adjacency="add-remove", noise_multiplier=2.0),
+        method=Srm(max_grad_norm=2.0, gamma=0.25),
+        training=Training(batch=10, steps=7, optimizer="adam", output="ema"),
+        theory=Theory(lipschitz=1.0, smoothness=2.0, gap=3.0),
+        seed=5,
+        record="one visit",
+    )
+    write_toml(tmp_path / "c.toml", {"data": {"path": "a.csv"}, **settings_to_dict(settings)})
+    assert config_from(read_toml(tmp_path / "c.toml")).settings == settings
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"trainings": {}}, "trainings"),
+        ({"training": {"batchsize": 3}}, "batchsize"),
+        ({"training": {"batch": "many"}}, "training.batch"),
+        ({"training": {"batch": True}}, "training.batch"),
+        ({"training": 3}, "section"),
+        ({"privacy": {"epsilon": 1}}, "delta"),
+        ({"privacy": {"epsilon": 1, "delta": 1e-5, "sampling": "shuffle"}}, "poisson"),
+        ({"method": {"name": "magic"}}, "srm"),
+        ({"method": {"gamma": "big"}}, "gamma"),
+        ({"model": {"kind": "gpt"}}, "logistic"),
+        ({"data": {}}, "path"),
+        ({"private": False}, "private"),
+    ],
+)
+def test_mistakes_are_named(change, word):
+    with pytest.raises(InputError, match=word):
+        config_from({**BASE, **change})
+
+
+def test_training_without_privacy_must_be_said():
+    with pytest.raises(InputError, match="epsilon"):
+        config_from({"data": {"path": "a.csv"}})
+    assert config_from({"data": {"path": "a.csv"}, "private": False}).settings.privacy is None
+
+
+def test_files_that_are_not_toml_are_named(tmp_path):
+    (tmp_path / "c.toml").write_bytes(b"\xff\xfe = [")
+    for path in (tmp_path / "c.toml", tmp_path / "none.toml", tmp_path):
+        with pytest.raises(InputError):
+            read_toml(path)
+
+
+def test_values_on_the_command_line():
+    assert parse_value("true") is True
+    assert parse_value("1e-3") == 1e-3
+    assert parse_value("a b") == "a b"
