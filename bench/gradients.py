@@ -154,9 +154,9 @@ def _times(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float
         for name, step in steps.items():
             if round_ >= 5 and name in ("opacus", "functional"):
                 continue
-            start = time.perf_counter()
+            start = time.process_time()
             _quiet(step)
-            seen[name].append(time.perf_counter() - start)
+            seen[name].append(time.process_time() - start)
     return {name: statistics.median(times) for name, times in seen.items()}
 
 

@@ -1,1 +1,50 @@
-"""dpsrm: train PyTorch models with differential privacy, by stochastic recursive momentum."""
+"""dpsrm: train PyTorch models with differential privacy, by stochastic recursive momentum.
+
+    dpsrm.train(module, loss, data, dpsrm.Settings(privacy=dpsrm.Privacy(epsilon=1, delta=1e-5)), out="runs/first")
+
+Names are loaded when first used, so that accounting alone does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpsrm.core.errors import BoundExceeded, BudgetExceeded, DpsrmError, InputError, LedgerError
+    from dpsrm.data import Records, load, load_like
+    from dpsrm.methods import Srm
+    from dpsrm.training import Performance, Privacy, Run, Settings, Theory, Training, train, verify
+
+_HOME = {
+    "dpsrm.core.errors": ("BoundExceeded", "BudgetExceeded", "DpsrmError", "InputError", "LedgerError"),
+    "dpsrm.data": ("Records", "load", "load_like"),
+    "dpsrm.methods": ("Srm",),
+    "dpsrm.training": ("Performance", "Privacy", "Run", "Settings", "Theory", "Training", "train", "verify"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "BoundExceeded",
+    "BudgetExceeded",
+    "DpsrmError",
+    "InputError",
+    "LedgerError",
+    "Performance",
+    "Privacy",
+    "Records",
+    "Run",
+    "Settings",
+    "Srm",
+    "Theory",
+    "Training",
+    "load",
+    "load_like",
+    "train",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the package that defines it."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'dpsrm' has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)

@@ -59,9 +59,9 @@ def test_wor_dominates_its_profile_and_hardly_exceeds_it(rate, noise) -> None:
 def test_mirror_law(rate, noise) -> None:
     dx = 0.02 * math.sqrt(pld_pairs.variance(pld_pairs.Opposed(rate=rate, noise=noise)))
     for pld in (pld_pairs.wor(rate, noise, dx), pld_pairs.poisson_replace(rate, noise, dx)):
-        middle = -pld.start
-        right, left = pld.mass[middle + 1 :], pld.mass[:middle][::-1]
-        np.testing.assert_allclose(left, right * np.exp(-dx * np.arange(1, right.size + 1)), rtol=1e-12)
+        right, left = pld.index > 0, pld.index < 0
+        np.testing.assert_array_equal(pld.index[left][::-1], -pld.index[right])
+        np.testing.assert_allclose(pld.mass[left][::-1], pld.mass[right] * np.exp(-pld.losses[right]), rtol=1e-12)
         assert pld.mass.sum() + pld.infinite == pytest.approx(1, abs=1e-12)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from conftest import make_problem
 from dpsrm.core.errors import BudgetExceeded, InputError
-from dpsrm.core.events import UnprotectedRelease, ZcdpRelease
+from dpsrm.core.events import Charge, Spending, UnprotectedRelease, ZcdpRelease
 from dpsrm.core.ledger import read_ledger
 from dpsrm.data import Records
 from dpsrm.gradients import Layout
@@ -33,12 +33,14 @@ from dpsrm.methods import (
     Storm,
     method_class,
 )
-from dpsrm.training import Privacy, Settings, Training, train
+from dpsrm.training import Privacy, Settings, Training, config_from, settings_to_dict, train
 from dpsrm.training.certificate import prove
 from dpsrm.training.plan import Plan
+from dpsrm.training.toml import read_toml, write_toml
 
 N, D, STEPS = 40, 5, 9
-PRIVACY = Privacy(epsilon=4.0, delta=1e-5, accountant="rdp")
+PRIVACY = Privacy(epsilon=4.0, delta=1e-5, sampling="wor", accountant="rdp")
+FIXED = replace(PRIVACY, noise_multiplier=6.0)
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,10 @@ class Case:
     method: object
     training: dict = field(default_factory=dict)
 
-    def settings(self, *, private=True, **changes):
+    def settings(self, privacy=FIXED, **changes):
         training = Training(**{"steps": STEPS, "learning_rate": 0.3, **self.training, **changes})
-        privacy = PRIVACY if private and self.method.private else None
-        return Settings(privacy=privacy, method=self.method, training=training, seed=3)
+        promise = privacy if self.method.private else None
+        return Settings(privacy=promise, method=self.method, training=training, seed=3)
 
 
 BATCHES = {"batch": 8, "first_batch": 20}
@@ -123,7 +125,7 @@ def test_deterministic_under_a_research_seed(case, tmp_path):
 
 
 def test_the_ledger_written_is_the_ledger_predicted(case, tmp_path):
-    done, _ = run(case.settings(), tmp_path / "run")
+    done, _ = run(case.settings(PRIVACY), tmp_path / "run")
     facts = read_ledger(done.folder.ledger)
     if not case.method.private:
         assert {type(charge.event) for charge in facts.spending.charges} == {UnprotectedRelease}
@@ -145,27 +147,30 @@ def test_both_adjacencies(name, adjacency, tmp_path):
     case = CASES[name]
     if not case.method.private:
         pytest.skip("not private")
-    settings = case.settings()
-    privacy = replace(PRIVACY, adjacency=adjacency, sampling="poisson")
-    done, _ = run(replace(settings, privacy=privacy), tmp_path / "run")
+    done, _ = run(case.settings(replace(FIXED, adjacency=adjacency, sampling="poisson")), tmp_path / "run")
     assert done.epsilon <= PRIVACY.epsilon
     assert done.guarantee.adjacency.value == adjacency
 
 
 def test_the_budget_stops_it(case, tmp_path, monkeypatch):
-    """The plan is made for the whole budget, the ledger's header allows half of it."""
+    """The plan is made for its whole cost; the ledger's header allows the mean of that and the first release's."""
     if not case.method.private:
         pytest.skip("has no budget")
-    real = Plan.header
-    half = PRIVACY.epsilon / 2
-    monkeypatch.setattr(Plan, "header", lambda plan, **more: replace(real(plan, **more), epsilon=half))
+    real, allowed = Plan.header, []
+
+    def tight(plan, **more):
+        first = Spending.of([Charge(plan.spending.charges[0].event, 1)], adjacency=plan.spending.adjacency)
+        allowed.append((plan.epsilon_of(first) + plan.guarantee.epsilon) / 2)
+        return replace(real(plan, **more), epsilon=allowed[0])
+
+    monkeypatch.setattr(Plan, "header", tight)
     if case.method.adaptive:
         run(case.settings(), tmp_path / "run")
     else:
         with pytest.raises(BudgetExceeded, match="not made"):
             run(case.settings(), tmp_path / "run")
     facts = read_ledger(tmp_path / "run" / "ledger.jsonl")
-    assert prove(facts).epsilon <= half
+    assert prove(facts).epsilon <= allowed[0]
     assert facts.spending.releases >= 1
 
 
@@ -190,15 +195,20 @@ def plain(value):
 
 
 def answer(walk, index):
-    """A made-up release; a choice that stays every third time."""
-    if isinstance(walk.ask(), Choice):
+    """A made-up release that depends on all that was asked; a choice that stays every third time."""
+    ask = walk.ask()
+    if isinstance(ask, Choice):
         return torch.tensor((index * 5) % 3)
     generator = torch.Generator().manual_seed(index)
-    return torch.randn(D + 1, generator=generator, dtype=torch.float64)
+    value = min(ask.query.bound, 1.0) * torch.randn(D + 1, generator=generator, dtype=torch.float64)
+    for part in ask.query.parts:
+        for share, point in zip(part.coefficients, ask.query.points, strict=True):
+            value += part.weight * share * torch.cos(point)
+    return value
 
 
 @pytest.mark.parametrize("stepper", sorted(STEPPERS))
-@pytest.mark.parametrize("middle", [0, 1, 4, 7])
+@pytest.mark.parametrize("middle", [1, 4])
 def test_state_goes_on_as_if_nothing_had_happened(case, stepper, middle, tmp_path):
     if case.method.adaptive and stepper != "constant":
         pytest.skip("chooses its own steps")
@@ -229,6 +239,12 @@ def test_runs_on_any_model(name, kind, tmp_path):
     after = objective.layout.read(done.module)
     assert torch.isfinite(after).all()
     assert not torch.equal(before, after)
+
+
+def test_settings_survive_a_config_file(case, tmp_path):
+    settings = case.settings(PRIVACY)
+    write_toml(tmp_path / "config.toml", {"data": {"path": "x.csv"}, **settings_to_dict(settings)})
+    assert config_from(read_toml(tmp_path / "config.toml")).settings == settings
 
 
 BAD = [

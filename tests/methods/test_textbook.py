@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpsrm.data import Records
 from dpsrm.methods import Agd, Disk, Gd, Rrpsgd, Sgd, Spider, Srm, Storm
 from dpsrm.training import Settings, Training, train
 from dpsrm.training.models import binary_loss
@@ -54,7 +55,7 @@ def ours(method, out, **training):
     torch.nn.init.zeros_(module.bias)
     chosen = Training(**{"steps": STEPS, "learning_rate": RATE, "output": "last", **training})
     settings = Settings(privacy=None, method=method, training=chosen, seed=1)
-    train(module, binary_loss, (torch.from_numpy(X), torch.from_numpy(Y)), settings, out=out)
+    train(module, binary_loss, Records(torch.from_numpy(X), torch.from_numpy(Y)), settings, out=out)
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
 
 
@@ -137,7 +138,7 @@ BATCHES = {"batch": 7, "first_batch": 15}
         (Disk(kappa=0.6, lookahead=-1.0), lambda b: storm(b, gamma=lambda t: 0.6)),
         (Spider(period=5), lambda b: spider(b, period=5)),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "name", ""),
 )
 def test_sampled_methods(method, textbook, spied, tmp_path):
     theta = ours(method, tmp_path / "run", **BATCHES)

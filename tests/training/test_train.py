@@ -45,7 +45,7 @@ def test_the_ledger_written_is_the_ledger_predicted(tmp_path, kind):
     assert facts.spending == run.plan.spending
     assert facts.released == facts.spending.releases == 15
     assert run.epsilon <= 2.0
-    assert run.epsilon == accountant("rdp").epsilon(facts.spending, 1e-5).epsilon
+    assert run.epsilon == accountant("pld").epsilon(facts.spending, 1e-5).epsilon
     assert verify(run.folder.path).ok
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dpsrm.accounting import gaussian, pld_pairs
 from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, unprotected, why_none
-from dpsrm.accounting.pld_compose import Parts, Tilt, tilt_for_delta, tilt_for_epsilon
+from dpsrm.accounting.pld_compose import Parts, Tilt, tilt_for_delta, tilt_for_epsilon, untilted
 from dpsrm.accounting.pld_grid import Pld
 from dpsrm.accounting.pld_release import merged, profiles, release_plds
 from dpsrm.core.events import Adjacency, Event, GaussianRelease, PureRelease, Scheme, Spending
@@ -67,6 +67,9 @@ class PldAccountant:
 
         found = profiles(spending, tilting, resolution=self.resolution)
         epsilon, budget = max(profile.epsilon(delta) for profile in found)
+        if budget > delta / 100 or not all(profile.reaches(delta) for profile in found):
+            found = profiles(spending, _no_tilt, resolution=self.resolution)  # a loss rarer than δ misled Chernoff
+            epsilon, budget = min((epsilon, budget), max(profile.epsilon(delta) for profile in found))
         return min(epsilon, _pure_sum(spending)), budget
 
     def _solve_delta(self, spending: Spending, epsilon: float) -> tuple[float, float]:
@@ -81,7 +84,11 @@ class PldAccountant:
             return tilt_for_epsilon(parts, epsilon, scale=scale)
 
         found = profiles(spending, tilting, resolution=self.resolution)
-        return max(profile.delta(epsilon) for profile in found)
+        delta, budget = max(profile.delta(epsilon) for profile in found)
+        if budget > delta / 100 or delta == 1:
+            found = profiles(spending, _no_tilt, resolution=self.resolution)
+            delta, budget = min((delta, budget), max(profile.delta(epsilon) for profile in found))
+        return delta, budget
 
     def _answer(self, spending: Spending, *, epsilon: float, delta: float, budget: float) -> Guarantee:
         """A guarantee that says by itself when there is none."""
@@ -105,7 +112,7 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
     Poisson or full-batch release its own pair. Pure and zCDP releases are left out, which only lowers the figure.
 
     *Edge cases*: it is not the accountants' answer — an adversary who picks directions adaptively does slightly better.
-    The grid's error O(dx²), from above, is taken off with a factor to spare (twice the distance between two grids).
+    The grid's error O(dx²), from above, is taken off with a factor to spare: the whole distance between two grids.
     """
     check_delta(delta, least=LEAST_DELTA)
     if unprotected(spending):
@@ -120,10 +127,15 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
         return tilt_for_delta(parts, delta, scale=scale)
 
     fine, coarse = (
-        profiles(known, tilting, resolution=resolution, discretise=_attacked)[0].epsilon(delta)[0]
-        for resolution in (0.02, 0.04)
+        profiles(known, tilting, resolution=resolution, discretise=_attacked)[0] for resolution in (0.02, 0.04)
     )
-    return max(fine - max(coarse - fine, 0.0), 0.0)
+    reached = fine.epsilon(delta + 2 * fine.epsilon(delta)[1])[0]
+    return max(reached - max(coarse.epsilon(delta)[0] - reached, 0.0), 0.0)
+
+
+def _no_tilt(parts: Parts, scale: float) -> Tilt:
+    """`untilted`, as `profiles` calls it."""
+    return untilted(parts, scale=scale)
 
 
 def _attacked(event: Event, adjacency: Adjacency, dx: float) -> tuple[Pld, ...]:

@@ -54,6 +54,10 @@ class Profile:
     deltas: Array
     budget: Array
 
+    def reaches(self, delta: float) -> bool:
+        """Whether the least ε for `delta` lies inside the window, not below it."""
+        return self.first <= 0 or bool(self.deltas[0] > delta)
+
     def epsilon(self, delta: float) -> tuple[float, float]:
         """The least ε ≥ 0 with δ(ε) ≤ `delta` (∞ if none), and the error budget in it."""
         if self.deltas[-1] > delta:
@@ -92,6 +96,12 @@ def tilt_for_epsilon(parts: Parts, epsilon: float, *, scale: float) -> Tilt:
     """A tilt fit to find the δ at `epsilon`."""
     theta, cost = _costs(parts, scale)
     return _narrowest(theta, cost, epsilon, releases=_count(parts), outside=_outside(scale))
+
+
+def untilted(parts: Parts, *, scale: float) -> Tilt:
+    """No tilt: the whole bulk of the sum is in the window, at the price of the FFT's error being absolute."""
+    theta, cost = _costs(parts, scale)
+    return _window(theta, cost, int(np.flatnonzero(theta == 0)[0]), _outside(scale))
 
 
 def bins(tilt: Tilt, dx: float) -> int:
@@ -150,8 +160,7 @@ def _folded(pld: Pld, theta: float, size: int) -> Array:
     """The tilted pmf, wrapped around a circle of `size` bins; loss 0 is at index 0."""
     with np.errstate(divide="ignore"):
         tilted = np.exp(np.log(pld.mass) + theta * pld.losses - _log_mgf(pld, theta))
-    place = np.arange(pld.start, pld.start + pld.mass.size) % size
-    return np.bincount(place, weights=tilted, minlength=size).astype(np.float64)
+    return np.bincount(pld.index % size, weights=tilted, minlength=size).astype(np.float64)
 
 
 @lru_cache(maxsize=1024)

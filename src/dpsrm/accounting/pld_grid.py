@@ -1,12 +1,15 @@
 """Privacy-loss distributions on a grid, rounded so that they can only be too pessimistic ("connect the dots").
 
 A pair (P, Q) of distributions has the loss ℓ = ln(dP/dQ); its law under P is all that composition needs. A cell
-(a, a+dx] with masses p under P and r under Q becomes two atoms at its ends that keep both masses:
+(a, b] with masses p under P and r under Q becomes two atoms at its ends that keep both masses:
 
-    upper end: (p − e^a r)/(1 − e^{−dx})        lower end: the rest
+    upper end: (p − e^a r)/(1 − e^{a−b})        lower end: the rest
 
 This draws a straight line through two points of the convex profile γ ↦ H_γ(P‖Q), hence lies above it
 (Doroshenko–Ghazi–Kamath–Kumar–Manurangsi 2022). Callers pass `gap` = p − e^a r, computed without cancellation.
+
+All knots are multiples of dx, so that losses add up on the grid; but far from 0, where there is little mass, knots
+are spaced in proportion to the loss (`knots`): a few thousand of them reach as far as anyone needs.
 """
 
 from __future__ import annotations
@@ -15,50 +18,65 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from dpsrm.accounting.curves import Array
+
+Index = npt.NDArray[np.int64]
+_DENSE = 1024  # knots 0 .. 1024 are consecutive; above, each is about 1 + 1/1024 times the one before
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pld:
-    """P-masses at the losses (start + i)·dx, and at +∞.
+    """P-masses at the losses index·dx (increasing), and at +∞.
 
     *Guarantee*: its profile is at least that of the pair it was made from, at every γ.
     """
 
     dx: float
-    start: int
+    index: Index
     mass: Array
     infinite: float
 
     @property
     def losses(self) -> Array:
         """The loss at each entry of `mass`."""
-        return grid(self.dx, self.start, self.start + self.mass.size - 1)
+        return self.dx * self.index.astype(np.float64)
 
 
-def grid(dx: float, first: int, last: int) -> Array:
-    """The losses first·dx .. last·dx."""
-    return dx * np.arange(first, last + 1, dtype=np.float64)
+def knots(last: int) -> Index:
+    """Grid indices from 0 to at least `last`: consecutive at first, then geometric.
+
+    >>> knots(3)
+    array([0, 1, 2, 3])
+    >>> len(knots(10**7))
+    10433
+    """
+    if last <= _DENSE:
+        return np.arange(max(last, 1) + 1, dtype=np.int64)
+    far = math.ceil(_DENSE * math.log(last / _DENSE))
+    grown = np.ceil(_DENSE * np.exp(np.arange(1, far + 1) / _DENSE)).astype(np.int64)
+    return np.unique(np.concatenate([np.arange(_DENSE + 1, dtype=np.int64), grown]))
 
 
-def connect(*, start: int, dx: float, mass: Array, gap: Array, tail: tuple[float, float], below: float = 0.0) -> Pld:
-    """The pessimistic PLD of cells: cell i spans the losses (start+i)·dx .. (start+i+1)·dx.
+def connect(*, index: Index, dx: float, mass: Array, gap: Array, tail: tuple[float, float], below: float = 0.0) -> Pld:
+    """The pessimistic PLD of cells between consecutive knots `index`.
 
     Args:
         mass: each cell's p.
         gap: each cell's p − e^a r at its lower end a.
-        tail: p and p − e^{top} r of everything above the last cell: e^{top} r goes to the top, the rest to +∞.
-        below: p of everything under the first cell, rounded up to its lower end.
+        tail: p and p − e^{top} r of everything above the last knot: e^{top} r goes to the top, the rest to +∞.
+        below: p of everything under the first knot, rounded up to it.
     """
-    upper = np.clip(gap / -math.expm1(-dx), 0.0, mass)
+    width = dx * np.diff(index).astype(np.float64)
+    upper = np.clip(gap / -np.expm1(-width), 0.0, mass)
     dots = np.zeros(mass.size + 1)
     dots[1:] += upper
     dots[:-1] += mass - upper
     infinite = min(max(tail[1], 0.0), tail[0])
     dots[-1] += tail[0] - infinite
     dots[0] += below
-    return Pld(dx=dx, start=start, mass=dots, infinite=infinite)
+    return Pld(dx=dx, index=index, mass=dots, infinite=infinite)
 
 
 def mirrored(right: Pld, *, atom: float) -> Pld:
@@ -69,15 +87,14 @@ def mirrored(right: Pld, *, atom: float) -> Pld:
     left = (right.mass * np.exp(-right.losses))[:0:-1]
     middle = atom + 2 * right.mass[0]
     mass = np.concatenate([left, [middle], right.mass[1:]])
-    return Pld(dx=right.dx, start=1 - right.mass.size, mass=mass, infinite=right.infinite)
+    index = np.concatenate([-right.index[:0:-1], right.index])
+    return Pld(dx=right.dx, index=index, mass=mass, infinite=right.infinite)
 
 
 def from_atoms(losses: Array, masses: Array, *, infinite: float, dx: float) -> Pld:
     """The pessimistic PLD of finitely many atoms (loss, P-mass), each shared between its two neighbours on the grid."""
     below = np.floor(losses / dx).astype(np.int64)
     share = np.clip(np.expm1(-(losses - below * dx)) / math.expm1(-dx), 0.0, 1.0)
-    start = int(below.min())
-    size = int(below.max()) - start + 2
-    mass: Array = np.bincount(below - start, weights=masses * (1 - share), minlength=size).astype(np.float64)
-    mass += np.bincount(below - start + 1, weights=masses * share, minlength=size)
-    return Pld(dx=dx, start=start, mass=mass, infinite=infinite)
+    index, place = np.unique(np.concatenate([below, below + 1]), return_inverse=True)
+    mass = np.bincount(place, weights=np.concatenate([masses * (1 - share), masses * share]))
+    return Pld(dx=dx, index=index, mass=mass.astype(np.float64), infinite=infinite)

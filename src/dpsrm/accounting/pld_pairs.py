@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from dpsrm.accounting.curves import Array
-from dpsrm.accounting.pld_grid import Pld, connect, grid, mirrored
+from dpsrm.accounting.pld_grid import Index, Pld, connect, knots, mirrored
 
 _REACH = 9.5  # standard deviations kept on either side: Φ(−9.5) ≈ 1e-21 goes to +∞ at each release
 _MAX_LOSS = 500.0  # larger losses count as infinite, so that e^ℓ stays a number
@@ -73,8 +73,7 @@ def wor(rate: float, noise: float, dx: float) -> Pld:
     *Guarantee*: at least the profile h(γ) = q·G_s(1 + (γ−1)/q), γ ≥ 1, that dominates the release and its mirror.
     """
     pair = Mixture(rate=rate, noise=noise)
-    cells = max(math.ceil(pair.loss(1 + _REACH * noise) / dx), 1)
-    right = _mixture_cells(pair, 0, cells, dx)
+    right = _mixture(pair, _right(pair.loss(1 + _REACH * noise), dx), dx)
     atom = (1 - rate) * (1 - 2 * float(ndtr(-0.5 / noise)))
     return mirrored(right, atom=atom)
 
@@ -82,35 +81,34 @@ def wor(rate: float, noise: float, dx: float) -> Pld:
 def poisson_replace(rate: float, noise: float, dx: float) -> Pld:
     """One release on a Poisson batch under replace-one: the pair `Opposed`, its own mirror image."""
     pair = Opposed(rate=rate, noise=noise)
-    cells = max(math.ceil(pair.loss(0.5 + _REACH * noise) / dx), 1)
-    losses = grid(dx, 0, cells)
+    index = _right(pair.loss(0.5 + _REACH * noise), dx)
+    losses = dx * index.astype(np.float64)
     x = pair.at(losses)
     still, up, down = (_masses(x, mean, noise) for mean in (0.0, 0.5, -0.5))
-    lower = np.append(losses[:-1], losses[-1])
     mass = (1 - rate) * still + rate * up
-    gap = rate * (up - np.exp(lower) * down) - (1 - rate) * np.expm1(lower) * still
+    gap = rate * (up - np.exp(losses) * down) - (1 - rate) * np.expm1(losses) * still
     tail = (float(mass[-1]), float(gap[-1]))
-    return mirrored(connect(start=0, dx=dx, mass=mass[:-1], gap=gap[:-1], tail=tail), atom=0.0)
+    return mirrored(connect(index=index, dx=dx, mass=mass[:-1], gap=gap[:-1], tail=tail), atom=0.0)
 
 
 def poisson_remove(rate: float, noise: float, dx: float) -> Pld:
     """One release on a Poisson batch, the record present against absent: `Mixture`."""
     pair = Mixture(rate=rate, noise=noise)
-    return _mixture_cells(pair, *_range(pair, dx), dx)
+    return _mixture(pair, _both(pair, dx), dx)
 
 
 def poisson_add(rate: float, noise: float, dx: float) -> Pld:
     """One release on a Poisson batch, the record absent against present: `Mixture` with its sides exchanged."""
     pair = Mixture(rate=rate, noise=noise)
-    first, last = _range(pair, dx)
-    losses = grid(dx, first, last)
+    index = _both(pair, dx)
+    losses = dx * index.astype(np.float64)
     x = pair.at(losses)
     base, moved = _masses(x, 0.0, noise)[:-1], _masses(x, 1.0, noise)[:-1]
     gap = np.exp(-losses[1:]) * ((np.expm1(losses[1:]) + rate) * base - rate * moved)
     below = float(ndtr(-x[-1] / noise))
     rest, rest_moved = float(ndtr(x[0] / noise)), float(ndtr((x[0] - 1) / noise))
     rest_gap = math.exp(-losses[0]) * ((math.expm1(losses[0]) + rate) * rest - rate * rest_moved)
-    return connect(start=-last, dx=dx, mass=base[::-1], gap=gap[::-1], tail=(rest, rest_gap), below=below)
+    return connect(index=-index[::-1], dx=dx, mass=base[::-1], gap=gap[::-1], tail=(rest, rest_gap), below=below)
 
 
 def variance(pair: Mixture | Opposed) -> float:
@@ -129,25 +127,30 @@ def variance(pair: Mixture | Opposed) -> float:
     return max(square - (step * float(np.sum(loss * (upper - lower)))) ** 2, square * 1e-3)
 
 
-def _range(pair: Mixture, dx: float) -> tuple[int, int]:
-    """First and last grid index of the losses of all x within reach."""
+def _right(loss: float, dx: float) -> Index:
+    """Knots from 0 up to `loss` at least."""
+    return knots(math.ceil(loss / dx))
+
+
+def _both(pair: Mixture, dx: float) -> Index:
+    """Knots that span the losses of all x within reach."""
     low, high = pair.loss(-_REACH * pair.noise), pair.loss(1 + _REACH * pair.noise)
-    return math.floor(low / dx), max(math.ceil(high / dx), 1)
+    return np.concatenate([-_right(-low, dx)[:0:-1], _right(high, dx)])
 
 
-def _mixture_cells(pair: Mixture, first: int, last: int, dx: float) -> Pld:
-    """`Mixture` on the grid indices first..last; what lies below x(first) is rounded up if first < 0, else left out."""
+def _mixture(pair: Mixture, index: Index, dx: float) -> Pld:
+    """`Mixture` on the knots `index`; what lies below the first is rounded up to it, unless that is 0: left out."""
     rate, noise = pair.rate, pair.noise
-    losses = grid(dx, first, last)
+    losses = dx * index.astype(np.float64)
     x = pair.at(losses)
     base, moved = _masses(x, 0.0, noise), _masses(x, 1.0, noise)
     mass = (1 - rate) * base + rate * moved
     gap = rate * moved - (np.expm1(losses) + rate) * base
     below = 0.0
-    if first < 0:
+    if index[0] < 0:
         below = (1 - rate) * float(ndtr(x[0] / noise)) + rate * float(ndtr((x[0] - 1) / noise))
     tail = (float(mass[-1]), float(gap[-1]))
-    return connect(start=first, dx=dx, mass=mass[:-1], gap=gap[:-1], tail=tail, below=below)
+    return connect(index=index, dx=dx, mass=mass[:-1], gap=gap[:-1], tail=tail, below=below)
 
 
 def _masses(x: Array, mean: float, noise: float) -> Array:

@@ -143,6 +143,7 @@ def profiles(
         directions = range(max(len(plds) for plds, _ in found))
         sides = [[(plds[min(side, len(plds) - 1)], count) for plds, count in found] for side in directions]
         tilts = [tilting(parts, scale) for parts in sides]
-        if max(bins(tilt, dx) for tilt in tilts) <= MAX_BINS:
+        size = max(bins(tilt, dx) for tilt in tilts)
+        if size <= MAX_BINS:
             return [compose(parts, tilt) for parts, tilt in zip(sides, tilts, strict=True)]
-        dx *= 2
+        dx *= 2.0 ** math.ceil(math.log2(size / MAX_BINS))

@@ -125,16 +125,16 @@ def rdp_curve(spending: Spending) -> RdpCurve:
 
 def curve_epsilon(curve: RdpCurve, delta: float) -> float:
     """ε at `delta`: min_α ρ + ln(1−1/α) − ln(δα)/(α−1) (Canonne–Kamath–Steinke 2020, Prop. 12), by dp-accounting."""
-    from dp_accounting import rdp
+    from dp_accounting.rdp import rdp_privacy_accountant as theirs
 
-    return float(rdp.compute_epsilon(curve.orders, curve.values, delta)[0])
+    return float(theirs.compute_epsilon(curve.orders, curve.values, delta)[0])
 
 
 def curve_delta(curve: RdpCurve, epsilon: float) -> float:
     """δ at `epsilon`, the inverse of `curve_epsilon`."""
-    from dp_accounting import rdp
+    from dp_accounting.rdp import rdp_privacy_accountant as theirs
 
-    return float(rdp.compute_delta(curve.orders, curve.values, epsilon)[0])
+    return float(theirs.compute_delta(curve.orders, curve.values, epsilon)[0])
 
 
 @dataclass(frozen=True)

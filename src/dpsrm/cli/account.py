@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from dpsrm.accounting import ACCOUNTANTS, accountant, calibrate_noise
+from dpsrm.accounting import ACCOUNTANTS, accountant, attack_epsilon, calibrate_noise
 from dpsrm.cli.show import out, print_json
 from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
@@ -20,7 +21,7 @@ How = Annotated[Scheme, typer.Option("--sampling", help="How batches are drawn."
 Relation = Annotated[Adjacency, typer.Option(help="Which datasets are neighbours.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
-DEFAULT_ACCOUNTANT = "rdp"
+DEFAULT_ACCOUNTANT = "pld"
 
 
 def account(
@@ -38,11 +39,16 @@ def account(
 
     Example: dpsrm account --n 50000 --batch 256 --steps 2000 --noise 1.0 --delta 1e-5
     """
-    guarantee = accountant(by).epsilon(_spending(n, batch, steps, noise, sampling, adjacency), delta)
+    spending = _spending(n, batch, steps, noise, sampling, adjacency)
+    guarantee = accountant(by).epsilon(spending, delta)
+    if by == "pld" and sampling is Scheme.WOR:
+        guarantee = replace(guarantee, lower_bound=attack_epsilon(spending, delta))
     if as_json:
         print_json({**guarantee.to_json(), "sampling": sampling.value})
     elif guarantee.holds:
         out.print(f"ε = {guarantee.epsilon:.6g} at δ = {delta:g} ({by}, {sampling.value}, {adjacency.value})")
+        if guarantee.lower_bound is not None:
+            out.print(f"an explicit attack reaches ε = {guarantee.lower_bound:.6g}: no accountant can claim less")
     else:
         out.print(f"No guarantee ({by}): {guarantee.reason}")
 

@@ -12,6 +12,7 @@ import typer
 from dpsrm.cli.account import account, calibrate
 from dpsrm.cli.demo import demo
 from dpsrm.cli.methods import methods
+from dpsrm.cli.plan import plan
 from dpsrm.cli.train import train
 from dpsrm.cli.verify import verify
 from dpsrm.core.errors import DpsrmError
@@ -22,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, methods, account, calibrate, verify):
+for command in (demo, train, methods, plan, account, calibrate, verify):
     app.command()(command)
 
 

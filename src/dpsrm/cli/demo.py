@@ -28,7 +28,7 @@ def demo(
     settings = Settings(
         privacy=Privacy(epsilon=1.0, delta=1e-5),
         method=Srm(max_grad_norm=1.0, max_diff_norm=0.5),
-        training=Training(batch=1000, epochs=20, learning_rate=2.0),
+        training=Training(batch=500, epochs=10, learning_rate=2.0),
         record="one person-year",
     )
     if not as_json:

@@ -35,7 +35,7 @@ class Rrpsgd(Method):
     releases.
 
     Edge cases: with constant steps their distribution P(R = k) ∝ 2η_k − L·η_k² is uniform. The number of rounds varies
-    from run to run, and so does the noise.
+    from run to run, and so does the noise. With Poisson sampling a round looks at one example on average.
 
     Departs from the paper: noise from our accountant instead of `papers_noise` (which `Privacy.noise_multiplier` can
     still take), T from the training settings instead of n².
@@ -80,25 +80,28 @@ class Rrpsgd(Method):
         return SgdWalk(Sgd(max_grad_norm=self.max_grad_norm, clip=self.clip), theta, schedule, stepper)
 
 
-def papers_noise(*, n: int, rounds: int, epsilon: float, delta: float) -> float:
+def papers_noise(*, n: int, epsilon: float, delta: float) -> float:
     """The noise multiplier s = σ/(2G) by amplification and strong composition, as the authors of RRPSGD use them.
 
-        σ² = 32·G²·(T/n²)·ln(n/δ)·ln(1/δ)/ε²     (theirs has T = n²)
+        σ² = 32·G²·ln(n/δ)·ln(1/δ)/ε²     for up to T = n² rounds
 
     Args:
-        n, rounds: the number of records, and T.
+        n: the number of records.
         epsilon, delta: the budget; the derivation needs ε ≤ 1.
 
-    Guarantee: (ε, δ)-DP for ε ≤ 1 by their theorem. To run with it, give it as `Privacy.noise_multiplier`; our
-    accountant then still says what it really costs, which is far less than ε.
+    Guarantee: (ε, δ)-DP for ε ≤ 1 and at most n² rounds by their theorem. To run with it, give it as
+    `Privacy.noise_multiplier`; our accountant then says what it really costs, which is far less than ε.
 
-    Source: the constant is that of Bassily, Smith & Thakurta 2014, Algorithm 1, whose analysis they reuse.
+    Edge cases: it does not fall with fewer rounds, because the amplification lemma needs every round's own ε to be
+    small; that alone makes it hopeless for a few passes over the data.
 
-    >>> round(papers_noise(n=1000, rounds=10**6, epsilon=0.5, delta=1e-5), 1)
+    Source: the constant is that of Bassily, Smith & Thakurta 2014, Algorithm 1, whose analysis Zhang et al. reuse.
+
+    >>> round(papers_noise(n=1000, epsilon=0.5, delta=1e-5), 1)
     82.4
     """
     need(0 < epsilon <= 1, "the derivation needs epsilon in (0, 1]", epsilon=epsilon)
     need(0 < delta < 1, "delta must lie strictly between 0 and 1", delta=delta)
-    need(min(n, rounds) >= 1, "n and rounds must be 1 or more", n=n, rounds=rounds)
-    sigma_over_G = math.sqrt(32 * rounds / n**2 * math.log(n / delta) * math.log(1 / delta)) / epsilon
+    need(n >= 1, "n must be 1 or more", n=n)
+    sigma_over_G = math.sqrt(32 * math.log(n / delta) * math.log(1 / delta)) / epsilon
     return sigma_over_G / 2

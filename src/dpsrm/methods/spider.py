@@ -44,8 +44,8 @@ class Spider(Method):
     name: ClassVar[str] = "spider"
     summary: ClassVar[str] = "private SPIDER: restarts over a large batch, clipped gradient differences in between"
     guarantee: ClassVar[str] = (
-        "one record moves a restart's mean by at most 2*C1/b0 and a difference's by at most 2*min(L*|d|, C2)/b under "
-        "replace-one, half of it under add-remove; Gaussian noise, amplified by sampling"
+        "one record moves a restart's mean by at most 2*C1/b0 and a difference's by at most 2*min(L*d, C2)/b (d: the "
+        "last step's length) under replace-one, half of it under add-remove; Gaussian noise, amplified by sampling"
     )
     use: ClassVar[str] = "smooth problems with small steps and a full-batch restart that is affordable"
     gradients_per_example: ClassVar[int] = 2

@@ -53,7 +53,7 @@ class Answer:
 
     value: Tensor
     std: float
-    private: Diagnostics
+    private: Diagnostics | None
 
 
 def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
@@ -63,7 +63,7 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
     method, whose releases no plan predicts, ends before the first release that the budget does not allow.
     """
     airlock = Airlock(parts.ledger, planned=plan.foreseen, epsilon_of=plan.epsilon_of, noise=parts.streams.noise)
-    walk, steps = parts.walk, plan.schedule.steps
+    walk, steps, private = parts.walk, plan.schedule.steps, Diagnostics()
     parts.output.observe(0, walk.theta)
     while walk.time < steps:
         before = walk.time
@@ -74,13 +74,12 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
                 break
             raise
         walk.tell(answer.value, std=answer.std)
+        private = answer.private or private
         if walk.time == before:
             continue
         parts.output.observe(walk.time, walk.theta)
         norm = float(walk.direction.norm())
-        facts = Progress(
-            step=walk.time, steps=steps, direction_norm=norm, epsilon=airlock.epsilon, private=answer.private
-        )
+        facts = Progress(step=walk.time, steps=steps, direction_norm=norm, epsilon=airlock.epsilon, private=private)
         watch(facts)
     if not plan.method.adaptive and parts.ledger.spending != plan.spending:
         raise LedgerError("the ledger written differs from the ledger the plan predicted: this is a defect in dpsrm")
@@ -94,7 +93,7 @@ def _answer(ask: Ask | Choice, plan: Plan, parts: Parts, airlock: Airlock) -> An
     if isinstance(ask, Choice):
         scores = clipped_losses(parts.objective, ask.points, inputs, targets, clip=ask.clip, offsets=ask.offsets)
         index = airlock.select(scores, sampling=sampling, rho=ask.rho, selection=ask.selection)
-        return Answer(value=torch.tensor(index), std=0.0, private=Diagnostics())
+        return Answer(value=torch.tensor(index), std=0.0, private=None)
     if isinstance(ask, Ask):
         total = parts.engine(ask.query, inputs, targets)
         if ask.rho is None:

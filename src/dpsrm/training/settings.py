@@ -52,8 +52,8 @@ class Privacy:
     epsilon: float
     delta: float
     adjacency: Adjacency = Adjacency.REPLACE_ONE
-    sampling: Scheme = Scheme.WOR
-    accountant: str = "rdp"
+    sampling: Scheme = Scheme.POISSON
+    accountant: str = "pld"
     noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Training:
     """How long and in which steps to train; every number is public.
 
     Args:
-        batch: records per release, b (None: a sixteenth of the data, at least 64).
+        batch: records per release, b (None: a 64th of the data, at least 64).
         first_batch: records of the first release, b0 (None: as `batch`).
         epochs: passes over the data, counted in records drawn (each costs two gradients in DP-SRM).
         steps: updates; instead of `epochs`.
@@ -116,7 +116,7 @@ class Training:
             asked = {"batch": self.batch, "first_batch": self.first_batch}
             wrong = {name: size for name, size in asked.items() if size not in (None, fixed)}
             need(not wrong, f"this method's batches are always of {fixed}", **wrong, remedy="leave them out")
-        batch = fixed or (self.batch if self.batch is not None else min(n, max(64, n // 16)))
+        batch = fixed or (self.batch if self.batch is not None else min(n, max(64, n // 64)))
         first = self.first_batch if self.first_batch is not None else batch
         for name, size in (("batch", batch), ("first_batch", first)):
             need(1 <= size <= n, f"{name} must lie between 1 and the number of records", got=size, n=n)

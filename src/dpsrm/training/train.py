@@ -88,13 +88,14 @@ def train(
     method, schedule, stepper = _resolve(settings, objective, start_P, streams=streams, n=len(records))
     plan = make_plan(method, schedule, n=len(records), privacy=settings.privacy)
     output = _output(settings, plan, streams)
+    walk = plan.method.begin(start_P, schedule=schedule, stepper=stepper)
     folder = RunFolder(Path(out))
     folder.create(overwrite=overwrite)
     write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
     folder.write_environment()
     ledger = Ledger(folder.ledger, plan.header(private_randomness=streams.private))
     parts = Parts(
-        walk=plan.method.begin(start_P, schedule=schedule, stepper=stepper),
+        walk=walk,
         objective=objective,
         engine=engine(settings.performance.engine, objective),
         records=records,

@@ -13,7 +13,7 @@ from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recorder import AnyCall, Recording, Route
 from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, Windows, window_rows
 
-_PASSES = 16
+_PASSES = 36
 """What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
 
 
@@ -54,8 +54,8 @@ def _block(points: list[list[Term]], mixture: Mixture) -> Block:
         return OuterBlock(outers, mixture.atoms)
     windows = [t for t in merged if isinstance(t, Windows)]
     if len(windows) == len(merged):
-        return RowsBlock(window_rows(windows), mixture.atoms)
-    return RowsBlock([_added(terms) for terms in points], mixture.atoms)
+        return RowsBlock(window_rows(windows, mixture.atoms))
+    return RowsBlock.of([_added(terms) for terms in points], mixture.atoms)
 
 
 def _merged(terms: list[Term]) -> Term | None:
@@ -99,5 +99,6 @@ def _factored(term: Term | None, points: int) -> bool:
         return False
     if positions == 1:
         return True
-    pairs = 1 if points == 1 else 3.5
-    return pairs * positions**2 * (inputs + outputs) < _PASSES * points * inputs * outputs
+    grams = positions**2 * (inputs + outputs) * (1 if points == 1 else 3)
+    written = inputs * positions if isinstance(term, Windows) else 0
+    return grams + _PASSES * points * written < _PASSES * points * inputs * outputs

@@ -56,32 +56,47 @@ class Block(Protocol):
         ...
 
 
-def squares(rows_BP: Tensor) -> Tensor:
-    """Σ rows² in float64: short stretches in the rows' own precision, then float64."""
-    size = rows_BP.shape[1] // _LINE * _LINE
-    pieces = torch.linalg.vector_norm(rows_BP[:, :size].unflatten(1, (-1, _LINE)), dim=2).double()
-    rest = torch.linalg.vector_norm(rows_BP[:, size:], dim=1).double()
+def dots(x_BP: Tensor, y_BP: Tensor) -> Tensor:
+    """Σ x·y per row in float64: short stretches in the rows' own precision, then float64."""
+    if x_BP is y_BP:
+        return _squares(x_BP)
+    size = x_BP.shape[1] // _LINE * _LINE
+    both_BP = x_BP * y_BP
+    pieces = both_BP[:, :size].unflatten(1, (-1, _LINE)).sum(2).double().sum(1)
+    return pieces + both_BP[:, size:].sum(1).double()
+
+
+def _squares(x_BP: Tensor) -> Tensor:
+    """Σ x² per row, without a copy of x."""
+    size = x_BP.shape[1] // _LINE * _LINE
+    pieces = torch.linalg.vector_norm(x_BP[:, :size].unflatten(1, (-1, _LINE)), dim=2).double()
+    rest = torch.linalg.vector_norm(x_BP[:, size:], dim=1).double()
     return (pieces * pieces).sum(1) + rest * rest
 
 
 class RowsBlock:
     """Materialised rows; differences are taken row by row, so what is summed is what was measured."""
 
-    def __init__(self, points: Sequence[Tensor], atoms: Sequence[Atom]) -> None:
-        """Take the rows at each point to the rows of each atom."""
-        self.atoms = {(j, k): points[j] if j == k else points[j] - points[k] for j, k in atoms}
+    def __init__(self, atoms: dict[Atom, Tensor]) -> None:
+        """Keep the rows of each atom."""
+        self.atoms = atoms
         self._squares: dict[Atom, Tensor] = {}
+
+    @classmethod
+    def of(cls, points: Sequence[Tensor], atoms: Sequence[Atom]) -> RowsBlock:
+        """The block of the rows at each point."""
+        return cls({(j, k): points[j] if j == k else points[j] - points[k] for j, k in atoms})
 
     def measure(self, part: Combination) -> Measure:
         """The squared norm of each example's combination."""
         if len(part) == 1:
             ((atom, c),) = part.items()
             if atom not in self._squares:
-                self._squares[atom] = squares(self.atoms[atom])
+                self._squares[atom] = _squares(self.atoms[atom])
             square_B = c * c * self._squares[atom]
             return Measure(square_B, square_B)
         spread_B = sum((self.measure({atom: c}).spread_B for atom, c in part.items()), torch.zeros(()))
-        return Measure(squares(self._combined(part)), spread_B)
+        return Measure(_squares(self._combined(part)), spread_B)
 
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
         """The squared norms of the examples `rows`, from float64 products."""
@@ -117,7 +132,7 @@ class LookupBlock:
         pairs_U, which = torch.unique(ids_BT + base_B1, return_inverse=True)
         self.owner_U, self.word_U = pairs_U // self.size, pairs_U % self.size
         rows = [self._pooled(point.g_BTO.flatten(0, 1), which.flatten()) for point in points]
-        self.rows = RowsBlock(rows, atoms)
+        self.rows = RowsBlock.of(rows, atoms)
 
     def _pooled(self, g_NO: Tensor, which_N: Tensor) -> Tensor:
         """One row per pair."""

@@ -24,8 +24,9 @@ from dpsrm.gradients.query import Excess, Part, Query, refuse_excess
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
-_ELEMENTS = 2**23
-"""Numbers recorded at once, at all points together: 32 MB of float32, about what a processor's last cache holds."""
+_CACHED, _MOST, _FEW = 2**20, 2**25, 16
+"""Numbers recorded at once per point: about 4 MB of float32, so that they stay in the cache; more than that, up to 128 MB,
+only for the sake of pieces of a few examples, because the parameters are read once per piece."""
 
 
 class GhostEngine:
@@ -60,7 +61,7 @@ class GhostEngine:
         seen = self._survey(query, inputs, targets)
         if seen.route is None:
             return FunctionalEngine(self.objective, physical_batch=self.physical_batch)(query, inputs, targets)
-        each = self.physical_batch or max(1, _ELEMENTS // max(1, seen.numbers * len(query.points)))
+        each = self.physical_batch or _automatic(seen.numbers)
         for piece in range(0, len(inputs), each):
             cut = slice(piece, piece + each)
             self._add(tally, inputs[cut], targets[cut], seen.route)
@@ -145,6 +146,12 @@ class GhostEngine:
         tally.loss += facts.loss * rows
         tally.nonfinite += facts.nonfinite
         tally.clipped = [a + round(b * rows) for a, b in zip(tally.clipped, facts.clipped, strict=True)]
+
+
+def _automatic(numbers: int) -> int:
+    """How many examples at once, if each has `numbers` numbers recorded per point."""
+    numbers = max(1, numbers)
+    return max(1, _CACHED // numbers, min(_FEW, _MOST // numbers))
 
 
 def _upper(measure: Measure, mixed: Combination, found: list[Block], part: Part, dtype: torch.dtype) -> Tensor:

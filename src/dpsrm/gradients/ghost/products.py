@@ -1,63 +1,76 @@
 """Outer products that are never written out: norms by Gram matrices, sums by one matrix product.
 
-Shapes: B examples, T positions, I inputs, O outputs.
+Shapes: B examples, T positions, I inputs, O outputs, D either of them.
 At point j an example's gradient is Σ_t g_jt ⊗ a_jt. A difference is
 
     g_j ⊗ a_j − g_k ⊗ a_k = (g_j − g_k) ⊗ a_j + g_k ⊗ (a_j − a_k),
 
-two products of small numbers instead of a small difference of large ones; both the norm and the sum use this form.
-With left factors l_m and right factors r_m the squared norm is Σ_mn Σ_ts (l_mt·l_ns)(r_mt·r_ns).
+two products with a small factor instead of a small difference of large products; norm and sum both use this form.
+With left factors l_m and right factors r_m the squared norm is Σ_mn Σ_ts (l_mt·l_ns)(r_mt·r_ns), in which the right
+factors are combinations of few tensors, so that few Gram matrices serve all parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from dpsrm.gradients.ghost.blocks import Measure
+from dpsrm.gradients.ghost.blocks import Measure, dots
 from dpsrm.gradients.ghost.mixture import Atom, Combination
 from dpsrm.gradients.ghost.terms import Outer, same
 
-Rights = dict[Atom, Tensor]
-"""The right factor that goes with each left factor; left (j, j) is a_j, left (j, k) is a_j − a_k."""
+Rights = dict[Atom, Combination]
+"""The right factor of each left factor, as a combination of (j, j): g_j and (j, k): g_j − g_k."""
 
 
 class OuterBlock:
-    """A linear map's weight as outer products, one per position."""
+    """A linear map's weight as outer products; left (j, j) is a_j, left (j, k) is a_j − a_k, right likewise with g."""
 
     def __init__(self, points: Sequence[Outer], atoms: Sequence[Atom]) -> None:
         """Take the differences the atoms need."""
         self.left: dict[Atom, Tensor] = {}
         self.right: dict[Atom, Tensor] = {}
-        self._grams: dict[tuple[Atom, Atom], Tensor] = {}
+        self._grams: dict[tuple[str, Atom, Atom], Tensor] = {}
         for j, k in atoms:
-            self.left[j, j], self.right[k, k] = points[j].a_BTI, points[k].g_BTO
-            self.right[j, k] = points[j].g_BTO - points[k].g_BTO if j != k else points[j].g_BTO
-            if j != k and not same(points[j].a_BTI, points[k].a_BTI):
+            self.left[j, j], self.right[j, j] = points[j].a_BTI, points[j].g_BTO
+            if j == k:
+                continue
+            self.right[k, k], self.right[j, k] = points[k].g_BTO, points[j].g_BTO - points[k].g_BTO
+            if not same(points[j].a_BTI, points[k].a_BTI):
                 self.left[j, k] = points[j].a_BTI - points[k].a_BTI
 
     def measure(self, part: Combination) -> Measure:
-        """The squared norm of each example's combination; in float64 where there is one position only."""
-        if len(part) == 1:
-            ((atom, c),) = part.items()
-            found = self._gram(self._rights({atom: _Times(1.0)}), grams=self._grams)
-            return Measure(c * c * found.square_B, c * c * found.spread_B)
-        return self._gram(self._rights({atom: _Times(c) for atom, c in part.items()}), grams=self._grams)
+        """The squared norm of each example's combination."""
+        square_B = spread_B = torch.zeros((), dtype=torch.float64, device=next(iter(self.left.values())).device)
+        rights = self._rights(part, thrifty=True)
+        for at, m in enumerate(rights):
+            for n in list(rights)[: at + 1]:
+                left_BTT = self._gram("left", m, n)
+                both = left_BTT * self._mixed(rights[m], rights[n])
+                square_B = square_B + (1 if m == n else 2) * both.flatten(1).sum(1).double()
+            size_BT = sum(c * c * _diagonal(self._gram("right", s, s)) for s, c in rights[m].items())
+            spread_B = spread_B + (_diagonal(self._gram("left", m, m)) * size_BT).sum(1).double()
+        return Measure(square_B.clamp_min(0), spread_B)
 
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
         """The squared norms of the examples `rows`, from float64 products."""
-        cut = OuterBlock.__new__(OuterBlock)
+        cut = OuterBlock((), ())
         cut.left = {atom: left[rows].double() for atom, left in self.left.items()}
         cut.right = {atom: right[rows].double() for atom, right in self.right.items()}
-        return cut._gram(cut._rights({atom: _Times(c) for atom, c in part.items()}), grams={}).square_B
+        return cut.measure(part).square_B
 
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
         """Add Σ_i Σ_t right_it ⊗ left_it, one matrix product per left factor."""
-        scaled = {atom: _Scale(weight_B[:, None, None]) for atom, weight_B in weights.items()}
-        for atom, right in self._rights(scaled).items():
-            left_NI, right_NO = _flat(self.left[atom], right)
+        lefts: dict[Atom, Tensor] = {}
+        for atom, weight_B in weights.items():
+            for left, right in self._rights({atom: 1.0}, thrifty=False).items():
+                ((symbol, _),) = right.items()
+                scaled = self.right[symbol] * weight_B[:, None, None]
+                lefts[left] = lefts[left].add_(scaled) if left in lefts else scaled
+        for left, right_BTO in lefts.items():
+            left_NI, right_NO = _flat(self.left[left], right_BTO)
             total_P += (right_NO.T @ left_NI).flatten()
 
     def silence(self, finite_B: Tensor) -> None:
@@ -66,59 +79,49 @@ class OuterBlock:
         self.left = {atom: torch.where(keep, left, 0) for atom, left in self.left.items()}
         self.right = {atom: torch.where(keep, right, 0) for atom, right in self.right.items()}
 
-    def _rights(self, part: dict[Atom, Callable[[Tensor], Tensor]]) -> Rights:
-        """The right factor of each left factor in Σ scale(atom)."""
+    def _rights(self, part: Combination, *, thrifty: bool) -> Rights:
+        """The right factors of a part; thrifty: g_k of a difference is written g_j − (g_j − g_k), to save Gram matrices."""
         found: Rights = {}
-        for (j, k), scale in part.items():
-            pairs = [((j, j), (j, k))] + ([((j, k), (k, k))] if (j, k) in self.left and j != k else [])
-            for left, right in pairs:
-                more = scale(self.right[right])
-                found[left] = found[left] + more if left in found else more
+        for (j, k), c in part.items():
+            _accumulate(found.setdefault((j, j), {}), {(j, k): c})
+            if j != k and (j, k) in self.left:
+                _accumulate(found.setdefault((j, k), {}), {(j, j): c, (j, k): -c} if thrifty else {(k, k): c})
         return found
 
-    def _gram(self, rights: Rights, *, grams: dict[tuple[Atom, Atom], Tensor]) -> Measure:
-        """Σ_mn Σ_ts (l_mt·l_ns)(r_mt·r_ns), and the part of it with m = n and t = s."""
-        keys = sorted(rights)
-        one = self.left[keys[0]].shape[1] == 1
-        square_B = spread_B = torch.zeros((), dtype=torch.float64)
-        for at, m in enumerate(keys):
-            for n in keys[: at + 1]:
-                if (m, n) not in grams:
-                    grams[m, n] = _inner(self.left[m], self.left[n], double=one)
-                both = grams[m, n] * _inner(rights[m], rights[n], double=one)
-                square_B = square_B + (1 if m == n else 2) * both.flatten(1).sum(1).double()
-                if m == n:
-                    spread_B = spread_B + both.diagonal(dim1=1, dim2=2).sum(1).double()
-        return Measure(square_B.clamp_min(0), spread_B)
+    def _gram(self, side: str, m: Atom, n: Atom) -> Tensor:
+        """All inner products between positions, (B, T, T), computed once."""
+        if (side, m, n) not in self._grams:
+            factors = self.left if side == "left" else self.right
+            if (side, n, m) in self._grams:
+                return self._grams[side, n, m].transpose(1, 2)
+            self._grams[side, m, n] = _inner(factors[m], factors[n])
+        return self._grams[side, m, n]
+
+    def _mixed(self, m: Combination, n: Combination) -> Tensor:
+        """The inner products of two combinations of right factors."""
+        (first, *others) = [(c * d, s, z) for s, c in m.items() for z, d in n.items()]
+        total_BTT = self._gram("right", *first[1:]) if first[0] == 1 else first[0] * self._gram("right", *first[1:])
+        for c, s, z in others:
+            total_BTT = total_BTT.add(self._gram("right", s, z), alpha=c)
+        return total_BTT
 
 
-class _Times:
-    """Multiplication by a number; by 1 without a copy."""
-
-    def __init__(self, c: float) -> None:
-        self.c = c
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """c·x."""
-        return x if self.c == 1 else self.c * x
+def _accumulate(into: Combination, more: Combination) -> None:
+    """Add a combination to another."""
+    for atom, c in more.items():
+        into[atom] = into.get(atom, 0.0) + c
 
 
-class _Scale:
-    """Multiplication by a number per example."""
-
-    def __init__(self, weight_B11: Tensor) -> None:
-        self.weight_B11 = weight_B11
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """weight·x."""
-        return self.weight_B11 * x
-
-
-def _inner(x_BTD: Tensor, y_BTD: Tensor, *, double: bool) -> Tensor:
-    """All inner products between positions, (B, T, T)."""
-    if double:
-        x_BTD, y_BTD = x_BTD.double(), y_BTD.double()
+def _inner(x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
+    """All inner products between positions; in float64 where there is only one."""
+    if x_BTD.shape[1] == 1:
+        return dots(x_BTD[:, 0], y_BTD[:, 0])[:, None, None]
     return torch.bmm(x_BTD, y_BTD.transpose(1, 2))
+
+
+def _diagonal(gram_BTT: Tensor) -> Tensor:
+    """Every position's product with itself."""
+    return gram_BTT.diagonal(dim1=1, dim2=2)
 
 
 def _flat(left_BTI: Tensor, right_BTO: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Layers that torch runs as one function, here run in pieces that have rules: attention, LSTM, GRU.
+"""Layers that torch runs as one function, here run in pieces that have rules (attention, LSTM, GRU), or faster.
 
 Each has the signature of the function it stands for, or returns NotImplemented for what it does not know.
 """
@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from dpsrm.gradients.ghost.tap import straighten
 
 _ATTENTION = (
     *("query", "key", "value", "embed_dim", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v"),
@@ -131,9 +133,20 @@ def _recurrent(step: Any) -> Callable[..., Any]:
     return run
 
 
+def max_pool(x: Tensor, kernel_size: Any, stride: Any = None, *settings: Any, **named: Any) -> Any:
+    """`F.max_pool2d` with the channels last inside, several times faster on a processor and equal in every number."""
+    quicker = x.dim() == 4 and x.shape[1] >= 8 and x.device.type == "cpu" and x.is_contiguous()
+    named = {name: value for name, value in named.items() if name != "return_indices" or value}
+    if not quicker or len(settings) > 3 or "return_indices" in named:
+        return NotImplemented
+    turned = straighten(x).contiguous(memory_format=torch.channels_last)
+    return torch.max_pool2d(turned, kernel_size, [] if stride is None else stride, *settings, **named).contiguous()
+
+
 REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.multi_head_attention_forward: attention,
     torch.lstm: _recurrent(_lstm_step),
     torch.gru: _recurrent(_gru_step),
+    F.max_pool2d: max_pool,
 }
 """What runs instead of a function while a pass is recorded."""

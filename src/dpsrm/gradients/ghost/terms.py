@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpsrm.gradients.ghost.mixture import Atom
+
 _CHUNK = 2**20
 """Window elements copied at once: 4 MB of float32, which stays in the cache until it has been multiplied."""
 
@@ -69,7 +71,12 @@ class Windows:
 
     def rows(self) -> Tensor:
         """The per-example gradients, (B, P)."""
-        return window_rows([self])[0]
+        return window_rows([self], [(0, 0)])[0, 0]
+
+    def rows_of(self, cut: slice) -> Tensor:
+        """The per-example gradients of some examples."""
+        g, columns = self.gradients(cut), self.columns(cut)
+        return _product(g, columns, g.new_empty(len(g), g.shape[1] * g.shape[2] * columns.shape[2]))
 
     def outer(self) -> Outer:
         """The same as an outer product per window; only without groups."""
@@ -111,27 +118,36 @@ def same(x: Tensor, y: Tensor) -> bool:
     return x is y or (x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride())
 
 
-def window_rows(points: Sequence[Windows]) -> list[Tensor]:
-    """The per-example gradients of one convolution at several points, a few examples at a time.
+def window_rows(points: Sequence[Windows], atoms: Sequence[Atom]) -> dict[Atom, Tensor]:
+    """The per-example gradients of one convolution, for each atom, a few examples at a time.
 
-    Points that see the same input share its windows: one matrix product serves them all.
+    Points that see the same input share its windows, and their differences are those of the output gradients.
     """
     first = points[0]
     shared = all(same(first.x, point.x) for point in points[1:])
+    size = first.g.shape[1] * first.window * first.x.shape[1] // first.groups
+    found = {atom: first.g.new_empty(len(first.g), size) for atom in atoms}
     each = max(1, _CHUNK // max(1, first.x.shape[1] * first.window * first.places))
-    pieces: list[list[Tensor]] = [[] for _ in points]
-    for start in range(0, len(first.x), each):
+    for start in range(0, len(first.g), each):
         cut = slice(start, start + each)
         if shared:
-            stacked = torch.cat([point.gradients(cut) for point in points], dim=2)
-            found = _product(stacked, first.columns(cut)).chunk(len(points), dim=2)
+            columns = first.columns(cut)
+            for (j, k), rows in found.items():
+                g = points[j].gradients(cut)
+                _product(g if j == k else g - points[k].gradients(cut), columns, rows[cut])
         else:
-            found = tuple(_product(point.gradients(cut), point.columns(cut)) for point in points)
-        for piece, rows in zip(pieces, found, strict=True):
-            piece.append(rows.flatten(1))
-    return [torch.cat(piece) for piece in pieces]
+            at = {j: point.rows_of(cut) for j, point in enumerate(points) if any(j in atom for atom in atoms)}
+            for (j, k), rows in found.items():
+                if j == k:
+                    rows[cut] = at[j]
+                else:
+                    torch.sub(at[j], at[k], out=rows[cut])
+    return found
 
 
-def _product(g_BGOL: Tensor, columns_BGKL: Tensor) -> Tensor:
-    """Σ_l g_l ⊗ column_l per example and group."""
-    return torch.matmul(g_BGOL, columns_BGKL.transpose(2, 3))
+def _product(g_BGOL: Tensor, columns_BGKL: Tensor, out_BP: Tensor) -> Tensor:
+    """Σ_l g_l ⊗ column_l per example and group, written to `out_BP`."""
+    g, columns = g_BGOL.flatten(0, 1), columns_BGKL.flatten(0, 1)
+    out = out_BP.view(len(g), g.shape[1], columns.shape[1])
+    torch.bmm(g, columns.transpose(1, 2), out=out)
+    return out_BP
