@@ -161,6 +161,8 @@ def test_zcdp_alone_costs_what_its_renyi_curve_says_and_more_than_the_gaussian(r
     found = PLD.epsilon(spent, delta).epsilon
     assert found >= gaussian.epsilon((1 / (2 * rho)) ** 0.5, delta)
     assert found <= RDP.epsilon(spent, delta).epsilon * 1.002 + 1e-6
+    thirds = Spending.of([Charge(ZcdpRelease(rho=rho / 3), 3)], adjacency=Adjacency.REPLACE_ONE)
+    assert PLD.epsilon(thirds, delta).epsilon == pytest.approx(found, rel=1e-9)
 
 
 @law

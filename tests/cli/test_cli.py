@@ -197,6 +197,45 @@ def test_the_papers_accountant_gives_no_number_where_its_conditions_fail(answer,
     assert "condition" in result.stderr
 
 
+GOLDEN_PLD = [
+    (32561, 50, 1.5, 2605, 0.23797),
+    (32561, 200, 3, 814, 0.22203),
+    (60000, 512, 0.9, 1172, 2.5193),
+    (50000, 128, 0.6, 6800, 5.4546),
+    (50, 1, 8, 500, 0.19105),
+]
+
+
+@pytest.mark.parametrize(("n", "batch", "noise", "steps", "epsilon"), GOLDEN_PLD)
+def test_pld_golden(answer, n, batch, noise, steps, epsilon):
+    """accounting.md §2, to four digits; the explicit attack lies below."""
+    sizes = ["--n", n, "--batch", batch, "--steps", steps, "--noise", noise, "--delta", 1e-5]
+    body = answer("account", *sizes, "--sampling", "wor", "--adjacency", "replace-one", "--accountant", "pld")
+    assert body["epsilon"] == pytest.approx(epsilon, rel=1e-4)
+    assert 0.8 * epsilon < body["lower_bound"] < body["epsilon"]
+    assert body["error_budget"] < 1e-9
+
+
+def test_infinity_is_a_word_not_a_number(answer):
+    body = answer("account", "--n", 100, "--batch", 50, "--steps", 10**6, "--noise", 0.01, "--delta", 1e-5)
+    assert body["epsilon"] == "inf"
+    assert body["holds"] is False
+    assert body["reason"]
+
+
+def test_plan_compares_choices_and_draws_them(answer, dpsrm, tmp_path):
+    goal = ["plan", "--n", 5000, "--epsilon", 1, "--delta", 1e-5, "--batches", "100,1000"]
+    body = answer(*goal, "--plot", tmp_path / "plan.png", "--tries", 5)
+    noise = {(r["batch"], r["sampling"], r["accountant"]): r["noise_multiplier"] for r in body["rows"]}
+    for batch in (100, 1000):
+        assert noise[batch, "poisson", "pld"] < noise[batch, "wor", "pld"] < noise[batch, "wor", "rdp"]
+        assert noise[batch, "poisson", "paper"] is None
+    assert body["selection"]["epsilon"] > 1
+    assert (tmp_path / "plan.png").stat().st_size > 1000
+    assert dpsrm(*goal, "--batches", "6000").code == 2
+    assert dpsrm(*goal, "--batches", "some").code == 2
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -215,7 +254,7 @@ def test_account_refuses_nonsense(changes, dpsrm):
 
 def test_methods_and_help(dpsrm, answer):
     assert "srm" in [row["name"] for row in answer("methods")["methods"]]
-    for command in ("demo", "train", "account", "calibrate", "verify", "methods"):
+    for command in ("demo", "train", "plan", "account", "calibrate", "verify", "methods"):
         result = dpsrm(command, "--help")
         assert result.code == 0
         assert "Example" in result.stdout

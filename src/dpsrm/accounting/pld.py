@@ -9,7 +9,7 @@ from dpsrm.accounting import gaussian, pld_pairs
 from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, unprotected, why_none
 from dpsrm.accounting.pld_compose import Parts, Tilt, tilt_for_delta, tilt_for_epsilon, untilted
 from dpsrm.accounting.pld_grid import Pld
-from dpsrm.accounting.pld_release import merged, profiles, release_plds
+from dpsrm.accounting.pld_release import Discretise, merged, profiles, release_plds
 from dpsrm.core.events import Adjacency, Event, GaussianRelease, PureRelease, Scheme, Spending
 
 LEAST_DELTA = 1e-9
@@ -61,15 +61,7 @@ class PldAccountant:
         noise = _gaussian_alone(spending)
         if noise is not None:
             return gaussian.epsilon(noise, delta), 0.0
-
-        def tilting(parts: Parts, scale: float) -> Tilt:
-            return tilt_for_delta(parts, delta, scale=scale)
-
-        found = profiles(spending, tilting, resolution=self.resolution)
-        epsilon, budget = max(profile.epsilon(delta) for profile in found)
-        if budget > delta / 100 or not all(profile.reaches(delta) for profile in found):
-            found = profiles(spending, _no_tilt, resolution=self.resolution)  # a loss rarer than δ misled Chernoff
-            epsilon, budget = min((epsilon, budget), max(profile.epsilon(delta) for profile in found))
+        epsilon, budget = _composed_epsilon(spending, delta, resolution=self.resolution)
         return min(epsilon, _pure_sum(spending)), budget
 
     def _solve_delta(self, spending: Spending, epsilon: float) -> tuple[float, float]:
@@ -122,15 +114,31 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
     noise = _gaussian_alone(known)
     if not known.charges or noise is not None:
         return gaussian.epsilon(noise, delta) if noise is not None else 0.0
+    _, budget = _composed_epsilon(known, delta, resolution=0.02, discretise=_attacked)
+    wider = min(delta + 2 * budget, 1.0)
+    fine, _ = _composed_epsilon(known, wider, resolution=0.02, discretise=_attacked)
+    coarse, _ = _composed_epsilon(known, delta, resolution=0.04, discretise=_attacked)
+    return max(fine - max(coarse - fine, 0.0), 0.0) if fine < math.inf else math.inf
+
+
+def _composed_epsilon(
+    spending: Spending, delta: float, *, resolution: float, discretise: Discretise = release_plds
+) -> tuple[float, float]:
+    """ε of the composition, in its worse direction, and the numerical error in δ.
+
+    Where a loss rarer than δ misleads Chernoff to a bad tilt, an untilted composition is done as well; both are upper
+    bounds, so the smaller one is the answer.
+    """
 
     def tilting(parts: Parts, scale: float) -> Tilt:
         return tilt_for_delta(parts, delta, scale=scale)
 
-    fine, coarse = (
-        profiles(known, tilting, resolution=resolution, discretise=_attacked)[0] for resolution in (0.02, 0.04)
-    )
-    reached = fine.epsilon(delta + 2 * fine.epsilon(delta)[1])[0]
-    return max(reached - max(coarse.epsilon(delta)[0] - reached, 0.0), 0.0)
+    found = profiles(spending, tilting, resolution=resolution, discretise=discretise)
+    answer = max(profile.epsilon(delta) for profile in found)
+    if answer[1] > delta / 100 or not all(profile.reaches(delta) for profile in found):
+        found = profiles(spending, _no_tilt, resolution=resolution, discretise=discretise)
+        answer = min(answer, max(profile.epsilon(delta) for profile in found))
+    return answer
 
 
 def _no_tilt(parts: Parts, scale: float) -> Tilt:

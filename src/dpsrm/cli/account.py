@@ -39,10 +39,10 @@ def account(
 
     Example: dpsrm account --n 50000 --batch 256 --steps 2000 --noise 1.0 --delta 1e-5
     """
-    spending = _spending(n, batch, steps, noise, sampling, adjacency)
-    guarantee = accountant(by).epsilon(spending, delta)
+    spent = spending(n, batch, steps, noise=noise, scheme=sampling, adjacency=adjacency)
+    guarantee = accountant(by).epsilon(spent, delta)
     if by == "pld" and sampling is Scheme.WOR:
-        guarantee = replace(guarantee, lower_bound=attack_epsilon(spending, delta))
+        guarantee = replace(guarantee, lower_bound=attack_epsilon(spent, delta))
     if as_json:
         print_json({**guarantee.to_json(), "sampling": sampling.value})
     elif guarantee.holds:
@@ -69,10 +69,12 @@ def calibrate(
     Example: dpsrm calibrate --n 50000 --batch 256 --steps 2000 --epsilon 2 --delta 1e-5
     """
     proof = accountant(by)
-    noise = calibrate_noise(
-        lambda s: _spending(n, batch, steps, s, sampling, adjacency), accountant=proof, epsilon=epsilon, delta=delta
-    )
-    guarantee = proof.epsilon(_spending(n, batch, steps, noise, sampling, adjacency), delta)
+
+    def spend(noise: float) -> Spending:
+        return spending(n, batch, steps, noise=noise, scheme=sampling, adjacency=adjacency)
+
+    noise = calibrate_noise(spend, accountant=proof, epsilon=epsilon, delta=delta)
+    guarantee = proof.epsilon(spend(noise), delta)
     if as_json:
         print_json({"noise_multiplier": noise, **guarantee.to_json(), "sampling": sampling.value})
     else:
@@ -81,8 +83,8 @@ def calibrate(
         )
 
 
-def _spending(n: int, batch: int | None, steps: int, noise: float, scheme: Scheme, adjacency: Adjacency) -> Spending:
-    """`steps` equal releases."""
+def spending(n: int, batch: int | None, steps: int, *, noise: float, scheme: Scheme, adjacency: Adjacency) -> Spending:
+    """`steps` equal releases; a batch of everything is a full batch, whatever the scheme."""
     need(batch is not None or scheme is Scheme.FULL, "a sampled batch needs its size", remedy="give --batch")
     size = n if batch is None else batch
     drawn = Sampling(scheme=Scheme.FULL if size == n else scheme, population=n, batch=size)

@@ -21,15 +21,17 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON
         {
             "name": name,
             "summary": cls.summary,
-            "private": cls.private,
+            "guarantee": cls.guarantee,
             "gradients_per_example": cls.gradients_per_example,
+            "use": cls.use,
+            "private": cls.private,
         }
         for name, cls in METHODS.items()
     ]
     if as_json:
         print_json({"methods": rows})
         return
-    table = Table("name", "what", "private", "gradients per example")
+    table = Table("name", "what", "guarantee", "gradients per example", "when to use", show_lines=True)
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*(str(value) for value in list(row.values())[:-1]))
     out.print(table)

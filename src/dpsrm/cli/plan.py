@@ -13,21 +13,38 @@ from rich.progress import track
 from rich.table import Table
 
 from dpsrm.accounting import accountant, calibrate_noise, expected_runs, select_epsilon
+from dpsrm.cli.account import spending
 from dpsrm.cli.show import err, out, print_json
 from dpsrm.core.errors import DpsrmError, InputError, need
-from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
+from dpsrm.core.events import Adjacency, Scheme, Spending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One way to spend the budget."""
+
+    n: int
+    batch: int
+    steps: int
+    sampling: Scheme
+    accountant: str
+    adjacency: Adjacency
+
+    def spend(self, noise: float) -> Spending:
+        """What this choice releases with a given noise."""
+        return spending(self.n, self.batch, self.steps, noise=noise, scheme=self.sampling, adjacency=self.adjacency)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One choice; `noise_multiplier` None where the accountant proves nothing at any noise."""
+    """What a choice costs; the noise is NaN (JSON: null), and `why` says so, where its accountant proves nothing."""
 
     batch: int
     steps: int
     sampling: str
     accountant: str
-    noise_multiplier: float | None
-    noise_per_pass: float | None
+    noise_multiplier: float = math.nan
+    effective_noise: float = math.nan
     why: str = ""
 
 
@@ -47,30 +64,30 @@ def plan(
 
     Example: dpsrm plan --n 32561 --epsilon 0.5 --delta 1e-5 --plot plan.png
     """
-    names = [name.strip() for name in accountants.split(",")]
+    need(0 < epochs < math.inf, "epochs must be positive", epochs=epochs)
     choices = [
-        (batch, scheme, name) for batch in _sizes(n, batches) for scheme in _schemes(adjacency) for name in names
+        Choice(
+            n=n, batch=b, steps=max(1, round(epochs * n / b)), sampling=s, accountant=name.strip(), adjacency=adjacency
+        )
+        for b in _sizes(n, batches)
+        for s in _schemes(adjacency)
+        for name in accountants.split(",")
     ]
-    bar = track(choices, "calibrating", console=err, transient=True, disable=as_json)
     rows = [
-        _row(n, batch, scheme, by=name, passes=epochs, goal=(epsilon, delta, adjacency)) for batch, scheme, name in bar
+        _row(c, epsilon, delta) for c in track(choices, "calibrating", console=err, transient=True, disable=as_json)
     ]
-    chosen = _selection(rows, n, delta, adjacency, tries) if tries else None
+    chosen = _selection(choices[0], rows[0], delta, tries=tries) if tries else None
+    title = f"ε = {epsilon:g}, δ = {delta:g} ({adjacency.value}), {epochs:g} passes over n = {n}"
     if plot is not None:
-        _draw(rows, plot, f"n = {n}, ε = {epsilon:g}, δ = {delta:g}, {epochs:g} passes")
+        _draw(rows, plot, title)
     if as_json:
         print_json({"rows": [asdict(row) for row in rows], "selection": chosen})
         return
-    out.print(
-        _table(rows, f"noise for ε = {epsilon:g}, δ = {delta:g} ({adjacency.value}), {epochs:g} passes over n = {n}")
-    )
-    out.print(
-        "noise: std ÷ sensitivity of one release · effective: of the mean over the whole run, noise ÷ (batch·√steps)·n"
-    )
+    out.print(_table(rows, title))
+    out.print("noise: std ÷ sensitivity of one release; effective: noise·n/(batch·√steps), what the whole run feels")
     if chosen is not None:
-        out.print(
-            f"choosing the best of {chosen['expected_runs']:.3g} runs on average: ε = {chosen['epsilon']:.4g} (rdp)"
-        )
+        runs, cost = chosen["expected_runs"], chosen["epsilon"]
+        out.print(f"choosing the best of {runs:.3g} runs (on average) of the first choice: ε = {cost:.4g} (rdp)")
 
 
 def _sizes(n: int, text: str) -> list[int]:
@@ -78,9 +95,12 @@ def _sizes(n: int, text: str) -> list[int]:
     if not text:
         return sorted({max(1, n // k) for k in (512, 128, 32, 8)})
     try:
-        return [int(part) for part in text.split(",")]
+        sizes = [int(part) for part in text.split(",")]
     except ValueError as error:
         raise InputError(f"--batches takes whole numbers separated by commas; got {text!r}") from error
+    for size in sizes:
+        need(1 <= size <= n, "a batch has between 1 and n records", batch=size, n=n)
+    return sizes
 
 
 def _schemes(adjacency: Adjacency) -> tuple[Scheme, ...]:
@@ -92,86 +112,56 @@ def _schemes(adjacency: Adjacency) -> tuple[Scheme, ...]:
     raise AssertionError(adjacency)
 
 
-def _spend(row_n: int, batch: int, scheme: Scheme, *, steps: int, noise: float, adjacency: Adjacency) -> Spending:
-    """`steps` equal releases."""
-    drawn = Sampling(scheme=Scheme.FULL if batch == row_n else scheme, population=row_n, batch=batch)
-    return Spending.of([Charge(GaussianRelease(noise_multiplier=noise, sampling=drawn), steps)], adjacency=adjacency)
-
-
-def _row(n: int, batch: int, scheme: Scheme, *, by: str, passes: float, goal: tuple[float, float, Adjacency]) -> Row:
+def _row(choice: Choice, epsilon: float, delta: float) -> Row:
     """Calibrate one choice."""
-    epsilon, delta, adjacency = goal
-    need(0 < passes < math.inf, "epochs must be positive", epochs=passes)
-    steps = max(1, round(passes * n / batch))
-    proof = accountant(by)
-    try:
-        noise = calibrate_noise(
-            lambda s: _spend(n, batch, scheme, steps=steps, noise=s, adjacency=adjacency),
-            accountant=proof,
-            epsilon=epsilon,
-            delta=delta,
-        )
-    except DpsrmError as error:
-        if by == "pld":
-            raise
-        nothing = {"noise_multiplier": None, "noise_per_pass": None, "why": str(error)}
-        return Row(batch=batch, steps=steps, sampling=scheme.value, accountant=by, **nothing)
-    effective = noise * n / (batch * math.sqrt(steps))
-    return Row(
-        batch=batch,
-        steps=steps,
-        sampling=scheme.value,
-        accountant=by,
-        noise_multiplier=noise,
-        noise_per_pass=effective,
+    row = Row(
+        batch=choice.batch, steps=choice.steps, sampling=choice.sampling.value, accountant=choice.accountant, why=""
     )
+    proof = accountant(choice.accountant)
+    try:
+        noise = calibrate_noise(choice.spend, accountant=proof, epsilon=epsilon, delta=delta)
+    except DpsrmError as error:
+        if choice.accountant in ("rdp9", "paper"):  # they cover less than is asked here; that is an answer
+            return Row(**{**asdict(row), "why": str(error)})
+        raise
+    effective = noise * choice.n / (choice.batch * math.sqrt(choice.steps))
+    return Row(**{**asdict(row), "noise_multiplier": noise, "effective_noise": effective})
 
 
-def _selection(rows: Sequence[Row], n: int, delta: float, adjacency: Adjacency, tries: int) -> dict[str, float]:
-    """ε of choosing the best of about `tries` runs of the first choice (Papernot & Steinke, logarithmic K)."""
+def _selection(choice: Choice, row: Row, delta: float, *, tries: int) -> dict[str, float]:
+    """ε of choosing the best of about `tries` runs of `choice` (Papernot & Steinke, K logarithmic)."""
     need(tries >= 2, "choosing needs two tries or more", tries=tries)
     low, high = 1e-12, 0.999
     for _ in range(200):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if expected_runs(0.0, middle) > tries else (low, middle)
-    first = next(row for row in rows if row.noise_multiplier is not None)
-    noise = first.noise_multiplier
-    if noise is None:
-        raise AssertionError
-    spending = _spend(n, first.batch, Scheme(first.sampling), steps=first.steps, noise=noise, adjacency=adjacency)
-    return {
-        "expected_runs": expected_runs(0.0, high),
-        "gamma": high,
-        "epsilon": select_epsilon(spending, delta, eta=0.0, gamma=high),
-    }
+    cost = select_epsilon(choice.spend(row.noise_multiplier), delta, eta=0.0, gamma=high)
+    return {"expected_runs": expected_runs(0.0, high), "gamma": high, "epsilon": cost}
 
 
 def _table(rows: Sequence[Row], title: str) -> Table:
     """The choices for people."""
     table = Table(title=title)
-    for name in ("batch", "steps", "sampling", "accountant"):
+    for name in ("batch", "steps", "sampling", "accountant", "noise", "effective"):
         table.add_column(name, justify="right")
-    table.add_column("noise", justify="right")
-    table.add_column("effective", justify="right")
     for row in rows:
-        noise = "no guarantee" if row.noise_multiplier is None else f"{row.noise_multiplier:.4g}"
-        effective = "" if row.noise_per_pass is None else f"{row.noise_per_pass:.4g}"
-        table.add_row(str(row.batch), str(row.steps), row.sampling, row.accountant, noise, effective)
+        cost = ("no guarantee", "") if row.why else (f"{row.noise_multiplier:.4g}", f"{row.effective_noise:.4g}")
+        table.add_row(str(row.batch), str(row.steps), row.sampling, row.accountant, *cost)
     return table
 
 
 def _draw(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Noise against batch size, one line per sampling and accountant."""
-    import matplotlib as mpl
+    """Effective noise against batch size, one line per sampling and accountant."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
     for key in dict.fromkeys((row.sampling, row.accountant) for row in rows):
-        found = [row for row in rows if (row.sampling, row.accountant) == key and row.noise_multiplier is not None]
+        found = [row for row in rows if (row.sampling, row.accountant) == key and not row.why]
         if found:
-            axes.plot([r.batch for r in found], [r.noise_per_pass for r in found], "o-", label=" · ".join(key))
+            axes.plot([r.batch for r in found], [r.effective_noise for r in found], "o-", label=" · ".join(key))
     axes.set(xscale="log", yscale="log", xlabel="batch size", title=title)
     axes.set_ylabel("effective noise of the run: s·n/(b·√T)")
     axes.legend()
@@ -180,5 +170,3 @@ def _draw(rows: Sequence[Row], path: Path, title: str) -> None:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write the plot {path}: {error}; give a .png or .svg path") from error
-    finally:
-        plt.close(figure)

@@ -51,10 +51,10 @@ def _block(points: list[list[Term]], mixture: Mixture) -> Block:
         return LookupBlock([t for t in merged if isinstance(t, Lookup)], mixture.atoms)
     if all(isinstance(term, (Outer, Windows)) for term in merged) and _factored(merged[0], len(points)):
         outers = [t.outer() if isinstance(t, Windows) else t for t in merged if isinstance(t, (Outer, Windows))]
-        return OuterBlock(outers, mixture.atoms)
+        return OuterBlock(outers, mixture.atoms, merged[0].order if isinstance(merged[0], Windows) else None)
     windows = [t for t in merged if isinstance(t, Windows)]
     if len(windows) == len(merged):
-        return RowsBlock(window_rows(windows, mixture.atoms))
+        return RowsBlock(window_rows(windows, mixture.atoms), windows[0].order)
     return RowsBlock.of([_added(terms) for terms in points], mixture.atoms)
 
 

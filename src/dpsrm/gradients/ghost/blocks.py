@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.gradients.ghost.mixture import Atom, Combination
-from dpsrm.gradients.ghost.terms import Lookup
+from dpsrm.gradients.ghost.terms import Lookup, Order
 
 _LINE = 64
 """How many squares are added in the gradients' own precision before the sum goes on in float64."""
@@ -77,9 +77,10 @@ def _squares(x_BP: Tensor) -> Tensor:
 class RowsBlock:
     """Materialised rows; differences are taken row by row, so what is summed is what was measured."""
 
-    def __init__(self, atoms: dict[Atom, Tensor]) -> None:
-        """Keep the rows of each atom."""
+    def __init__(self, atoms: dict[Atom, Tensor], order: Order | None = None) -> None:
+        """Keep the rows of each atom; `order` brings a row to the order of the parameter."""
         self.atoms = atoms
+        self.order = order or Order()
         self._squares: dict[Atom, Tensor] = {}
 
     @classmethod
@@ -106,7 +107,7 @@ class RowsBlock:
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
         """Add the weighted rows."""
         for atom, weight_B in weights.items():
-            total_P += weight_B @ self.atoms[atom]
+            total_P += self.order(weight_B @ self.atoms[atom])
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""

@@ -6,6 +6,7 @@ Shapes: B examples, P trainable parameters.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 import torch
@@ -24,8 +25,8 @@ from dpsrm.gradients.query import Excess, Part, Query, refuse_excess
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
-_CACHED, _MOST, _FEW = 2**20, 2**25, 16
-"""Numbers recorded at once per point: about 4 MB of float32, so that they stay in the cache; more than that, up to 128 MB,
+_CACHED, _MOST, _FEW = 3 * 2**19, 2**25, 16
+"""Numbers recorded at once per point: about 6 MB of float32, so that they stay in the cache; more than that, up to 128 MB,
 only for the sake of pieces of a few examples, because the parameters are read once per piece."""
 
 
@@ -61,7 +62,8 @@ class GhostEngine:
         seen = self._survey(query, inputs, targets)
         if seen.route is None:
             return FunctionalEngine(self.objective, physical_batch=self.physical_batch)(query, inputs, targets)
-        each = self.physical_batch or _automatic(seen.numbers)
+        pieces = math.ceil(len(inputs) / (self.physical_batch or _automatic(seen.numbers)))
+        each = math.ceil(len(inputs) / pieces)
         for piece in range(0, len(inputs), each):
             cut = slice(piece, piece + each)
             self._add(tally, inputs[cut], targets[cut], seen.route)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dpsrm.gradients.ghost.blocks import Measure, dots
 from dpsrm.gradients.ghost.mixture import Atom, Combination
-from dpsrm.gradients.ghost.terms import Outer, same
+from dpsrm.gradients.ghost.terms import Order, Outer, same
 
 Rights = dict[Atom, Combination]
 """The right factor of each left factor, as a combination of (j, j): g_j and (j, k): g_j − g_k."""
@@ -28,8 +28,9 @@ Rights = dict[Atom, Combination]
 class OuterBlock:
     """A linear map's weight as outer products; left (j, j) is a_j, left (j, k) is a_j − a_k, right likewise with g."""
 
-    def __init__(self, points: Sequence[Outer], atoms: Sequence[Atom]) -> None:
-        """Take the differences the atoms need."""
+    def __init__(self, points: Sequence[Outer], atoms: Sequence[Atom], order: Order | None = None) -> None:
+        """Take the differences the atoms need; `order` brings a row to the order of the parameter."""
+        self.order = order or Order()
         self.left: dict[Atom, Tensor] = {}
         self.right: dict[Atom, Tensor] = {}
         self._grams: dict[tuple[str, Atom, Atom], Tensor] = {}
@@ -71,7 +72,7 @@ class OuterBlock:
                 lefts[left] = lefts[left].add_(scaled) if left in lefts else scaled
         for left, right_BTO in lefts.items():
             left_NI, right_NO = _flat(self.left[left], right_BTO)
-            total_P += (right_NO.T @ left_NI).flatten()
+            total_P += self.order((right_NO.T @ left_NI).flatten())
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dpsrm.gradients.ghost.mixture import Atom
 
-_CHUNK = 2**20
-"""Window elements copied at once: 4 MB of float32, which stays in the cache until it has been multiplied."""
+_CHUNK = 2**19
+"""Window elements copied at once: 2 MB of float32, which stays in the cache until it has been multiplied."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,20 @@ class Outer:
     def rows(self) -> Tensor:
         """The per-example gradients, (B, O·I)."""
         return torch.bmm(self.g_BTO.transpose(1, 2), self.a_BTI).flatten(1)
+
+
+@dataclass(frozen=True)
+class Order:
+    """From rows with a window's places in front of its channels to rows with the channels in front; or no change."""
+
+    window: int = 1
+    channels: int = 1
+
+    def __call__(self, row_P: Tensor) -> Tensor:
+        """The row in the order of the parameter."""
+        if self.channels == 1:
+            return row_P
+        return row_P.view(-1, self.window, self.channels).transpose(1, 2).flatten()
 
 
 @dataclass(frozen=True)
@@ -54,16 +68,39 @@ class Windows:
         """How many numbers of one channel a window holds."""
         return math.prod(self.kernel)
 
+    @property
+    def channels_last(self) -> bool:
+        """Whether windows are copied faster, in longer runs, with each window's channels side by side."""
+        across = self.g.shape[-1] if self.stride[-1] == 1 else 1
+        within = self.x.shape[1] * (self.kernel[-1] if self.dilation[-1] == 1 else 1)
+        return self.groups == 1 and within > 2 * across
+
     def columns(self, rows: slice = slice(None)) -> Tensor:
-        """The windows of some examples, (B, groups, K, L)."""
-        around = [side for pair in reversed(self.padding) for side in pair]
-        x = F.pad(self.x[rows], around) if any(around) else self.x[rows].contiguous()
+        """The windows of some examples, (B, groups, K, L); K is the kernel's places, then channels if channels last."""
+        x = self._padded(self.x[rows])
         by_example, by_channel, *by_place = x.stride()
         within = [s * d for s, d in zip(by_place, self.dilation, strict=True)]
         across = [s * d for s, d in zip(by_place, self.stride, strict=True)]
-        shape = (*x.shape[:2], *self.kernel, *self.g.shape[2:])
-        view = x.as_strided(shape, (by_example, by_channel, *within, *across))
-        return view.reshape(len(x), self.groups, -1, self.places)
+        places = self.g.shape[2:]
+        if self.channels_last:
+            shape, steps = (len(x), *places, *self.kernel, x.shape[1]), (by_example, *across, *within, by_channel)
+            return x.as_strided(shape, steps).reshape(len(x), 1, self.places, -1).transpose(2, 3)
+        shape, steps = (*x.shape[:2], *self.kernel, *places), (by_example, by_channel, *within, *across)
+        return x.as_strided(shape, steps).reshape(len(x), self.groups, -1, self.places)
+
+    def _padded(self, x: Tensor) -> Tensor:
+        """The input with zeros around, in the order in memory in which the windows are copied."""
+        around = [side for pair in reversed(self.padding) for side in pair]
+        if self.channels_last:
+            x = x.movedim(1, -1)
+            x = F.pad(x, [0, 0, *around]) if any(around) else x.contiguous()
+            return x.movedim(-1, 1)
+        return F.pad(x, around) if any(around) else x.contiguous()
+
+    @property
+    def order(self) -> Order:
+        """From a row of gradients to the order of the parameter."""
+        return Order(self.window, self.x.shape[1] if self.channels_last else 1)
 
     def gradients(self, rows: slice = slice(None)) -> Tensor:
         """The output gradients of some examples, (B, groups, O, L)."""
@@ -71,16 +108,13 @@ class Windows:
 
     def rows(self) -> Tensor:
         """The per-example gradients, (B, P)."""
-        return window_rows([self], [(0, 0)])[0, 0]
-
-    def rows_of(self, cut: slice) -> Tensor:
-        """The per-example gradients of some examples."""
-        g, columns = self.gradients(cut), self.columns(cut)
-        return _product(g, columns, g.new_empty(len(g), g.shape[1] * g.shape[2] * columns.shape[2]))
+        rows_BP = window_rows([self], [(0, 0)])[0, 0]
+        return torch.stack([self.order(row_P) for row_P in rows_BP]) if self.channels_last else rows_BP
 
     def outer(self) -> Outer:
         """The same as an outer product per window; only without groups."""
-        return Outer(self.columns()[:, 0].transpose(1, 2), self.gradients()[:, 0].transpose(1, 2))
+        a_BLK = self.columns()[:, 0].transpose(1, 2)
+        return Outer(a_BLK, self.gradients()[:, 0].transpose(1, 2))
 
 
 @dataclass(frozen=True)
@@ -119,35 +153,41 @@ def same(x: Tensor, y: Tensor) -> bool:
 
 
 def window_rows(points: Sequence[Windows], atoms: Sequence[Atom]) -> dict[Atom, Tensor]:
-    """The per-example gradients of one convolution, for each atom, a few examples at a time.
-
-    Points that see the same input share its windows, and their differences are those of the output gradients.
-    """
+    """The per-example gradients of one convolution, for each atom, a few examples at a time."""
     first = points[0]
-    shared = all(same(first.x, point.x) for point in points[1:])
     size = first.g.shape[1] * first.window * first.x.shape[1] // first.groups
-    found = {atom: first.g.new_empty(len(first.g), size) for atom in atoms}
+    everything = first.g.new_empty(len(first.g), len(atoms) * size)
+    found = dict(zip(atoms, everything.split(size, dim=1), strict=True))
+    shared = first.groups == 1 and all(same(first.x, point.x) for point in points[1:])
     each = max(1, _CHUNK // max(1, first.x.shape[1] * first.window * first.places))
     for start in range(0, len(first.g), each):
         cut = slice(start, start + each)
         if shared:
-            columns = first.columns(cut)
-            for (j, k), rows in found.items():
-                g = points[j].gradients(cut)
-                _product(g if j == k else g - points[k].gradients(cut), columns, rows[cut])
+            _shared_rows(points, atoms, cut, everything[cut])
         else:
-            at = {j: point.rows_of(cut) for j, point in enumerate(points) if any(j in atom for atom in atoms)}
-            for (j, k), rows in found.items():
-                if j == k:
-                    rows[cut] = at[j]
-                else:
-                    torch.sub(at[j], at[k], out=rows[cut])
+            _separate_rows(points, cut, {atom: rows[cut] for atom, rows in found.items()})
     return found
 
 
-def _product(g_BGOL: Tensor, columns_BGKL: Tensor, out_BP: Tensor) -> Tensor:
-    """Σ_l g_l ⊗ column_l per example and group, written to `out_BP`."""
-    g, columns = g_BGOL.flatten(0, 1), columns_BGKL.flatten(0, 1)
-    out = out_BP.view(len(g), g.shape[1], columns.shape[1])
-    torch.bmm(g, columns.transpose(1, 2), out=out)
-    return out_BP
+def _shared_rows(points: Sequence[Windows], atoms: Sequence[Atom], cut: slice, out_BP: Tensor) -> None:
+    """Points with the same input: one product with its windows, for output gradients and their differences."""
+    at = [point.g[cut].flatten(2) for point in points]
+    g_BOL = torch.cat([at[j] if j == k else at[j] - at[k] for j, k in atoms], dim=1)
+    columns_BKL = points[0].columns(cut)[:, 0]
+    torch.bmm(g_BOL, columns_BKL.transpose(1, 2), out=out_BP.view(*g_BOL.shape[:2], -1))
+
+
+def _separate_rows(points: Sequence[Windows], cut: slice, found: dict[Atom, Tensor]) -> None:
+    """Points with different inputs: a product each, and then the differences of the rows."""
+    used = {j for atom in found for j in atom}
+    at = {j: _product(points[j].gradients(cut), points[j].columns(cut)) for j in used}
+    for (j, k), rows_BP in found.items():
+        if j == k:
+            rows_BP.copy_(at[j])
+        else:
+            torch.sub(at[j], at[k], out=rows_BP)
+
+
+def _product(g_BGOL: Tensor, columns_BGKL: Tensor) -> Tensor:
+    """Σ_l g_l ⊗ column_l per example and group, (B, P)."""
+    return torch.matmul(g_BGOL, columns_BGKL.transpose(2, 3)).flatten(1)

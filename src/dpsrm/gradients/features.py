@@ -1,0 +1,66 @@
+"""A frozen trunk's features, computed once, so that private fine-tuning of a head never runs the trunk again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dpsrm.core.errors import need
+
+
+def split_frozen(module: nn.Sequential) -> tuple[nn.Sequential, nn.Sequential]:
+    """The longest beginning of `module` without a trainable parameter, and the rest.
+
+    Both share their layers with `module`: training the head trains the module.
+
+    Edge cases: a module that is trainable from its first layer has an empty trunk; one that is frozen altogether is
+    refused. Layers with randomness (dropout) in training mode belong to the head, so that they stay random.
+
+    >>> body, last = nn.Linear(4, 3), nn.Linear(3, 2)
+    >>> trunk, head = split_frozen(nn.Sequential(body.requires_grad_(False), nn.ReLU(), last))
+    >>> len(trunk), len(head)
+    (2, 1)
+    """
+    layers = list(module)
+    frozen = 0
+    while frozen < len(layers) and not _trains(layers[frozen]):
+        frozen += 1
+    need(frozen < len(layers), "the module must have a trainable parameter", module=type(module).__name__)
+    return nn.Sequential(*layers[:frozen]), nn.Sequential(*layers[frozen:])
+
+
+def _trains(layer: nn.Module) -> bool:
+    """Whether a layer has trainable parameters or draws random numbers."""
+    random = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training for m in layer.modules())
+    return random or any(p.requires_grad for p in layer.parameters())
+
+
+@torch.no_grad()
+def freeze_features(trunk: nn.Module, inputs: Tensor, *, batch: int = 256) -> Tensor:
+    """The trunk's outputs for all records, (n, ...), `batch` records at a time.
+
+    Args:
+        trunk: a module without trainable parameters, for instance the first of `split_frozen`.
+        inputs: all records' inputs, (n, ...).
+        batch: how many records are run at once; it changes speed, not the result.
+
+    Returns:
+        The features in the order of `inputs`; train the head on them as if they were the records.
+
+    Guarantee: row i is a function of record i and of the frozen parameters only, so replacing a record replaces one
+    row: neighbouring datasets stay neighbouring, and computing the features costs no privacy. This holds if the
+    frozen parameters were not trained on these records, or were trained privately and that cost is accounted for.
+
+    Edge cases: a batch norm is refused in training mode, where it would mix records; in evaluation mode it is a fixed
+    map and allowed. The trunk is run as it is: call `trunk.eval()` first if it was trained with dropout.
+
+    >>> freeze_features(nn.Flatten(), torch.ones(3, 2, 2)).shape
+    torch.Size([3, 4])
+    """
+    need(batch >= 1, "a batch must have at least one record", batch=batch)
+    need(not any(p.requires_grad for p in trunk.parameters()), "the trunk must be frozen", remedy="requires_grad_(False)")
+    for name, layer in trunk.named_modules():
+        fixed = not layer.training or not isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        need(fixed, "a batch norm in training mode mixes records", layer=name, remedy="call trunk.eval()")
+    pieces = [trunk(inputs[start : start + batch]) for start in range(0, max(len(inputs), 1), batch)]
+    return torch.cat(pieces)
