@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench.models import MODELS, build, losses
 from torch import Tensor, nn
 
-from bench.models import MODELS, build, losses
 from dpsrm.gradients import FunctionalEngine, Objective, Part, Query
 from dpsrm.gradients.ghost import GhostEngine
 

@@ -1,11 +1,15 @@
-"""Small models and records shared by the tests."""
+"""Shared by the tests: small models and records, and the command line inside the test's own process."""
 
+import json
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from dpsrm.cli.app import main
 from dpsrm.gradients import Objective
 from dpsrm.training.models import binary_loss, multiclass_loss
 
@@ -38,3 +42,38 @@ def make_problem(kind, *, dtype=torch.float32, seed=0):
 @pytest.fixture(params=["logistic", "mlp", "cnn"])
 def problem(request):
     return make_problem(request.param)
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def dpsrm(capsys, monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dpsrm", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def answer(dpsrm):
+    """The JSON that a command prints, which must succeed."""
+
+    def ask(*arguments):
+        result = dpsrm(*arguments, "--json")
+        assert result.code == 0, result.stderr
+        return json.loads(result.stdout)
+
+    return ask

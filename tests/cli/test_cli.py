@@ -31,19 +31,8 @@ def table(tmp_path_factory):
 
 
 def train_arguments(table, out):
-    return [
-        "train",
-        "--data",
-        table / "train.csv",
-        "--target",
-        "ill",
-        "--epsilon",
-        "4",
-        "--delta",
-        "1e-4",
-        "--out",
-        out,
-    ]
+    budget = ["--epsilon", "4", "--delta", "1e-4", "--seed", "7"]
+    return ["train", "--data", table / "train.csv", "--target", "ill", *budget, "--out", out]
 
 
 def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path, dpsrm, answer):
@@ -271,17 +260,6 @@ def test_the_installed_command_fails_in_one_line_with_exit_code_2(tmp_path):
 def test_accounting_commands_do_not_load_torch():
     code = "import sys; import dpsrm.cli.app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_the_demo(tmp_path, answer):
-    body = answer("demo", "--out", tmp_path / "demo")
-    assert body["epsilon"] <= 1.0
-    assert body["delta"] == 1e-5
-    assert body["test"]["log_loss"] < 0.61
-    assert body["test"]["auc"] > 0.63
-    assert body["reference"]["auc"] > 0.645
-    assert answer("verify", tmp_path / "demo")["ok"]
-    assert "one person-year" in (tmp_path / "demo" / "certificate.md").read_text()
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the benchmark datasets are not beside this checkout")

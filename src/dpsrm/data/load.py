@@ -21,6 +21,9 @@ from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.schema_encoding import SchemaEncoder
 from dpsrm.data.tables import read_csv, read_parquet, split_target
 
+LABEL_NAMES = ("label", "target", "y")
+"""What a user may call the label of a file that has no column names."""
+
 Encoder = HashEncoder | SchemaEncoder | LibsvmEncoder | ArrayEncoder
 Source = Table | SparseRows | Arrays
 
@@ -147,7 +150,7 @@ def _encoder(
         remedy="leave --features out; a table's or an array's follow from its columns",
     )
     need(
-        isinstance(source, Table) or (schema is None and target is None),
+        isinstance(source, Table) or (schema is None and target in (None, *LABEL_NAMES)),
         "a target column and a schema are for tables only",
         target=target,
         remedy="leave --target and --schema out; LIBSVM's label and an .npz file's y are the target",

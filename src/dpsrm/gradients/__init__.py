@@ -4,12 +4,17 @@ from collections.abc import Callable
 
 from dpsrm.core.errors import need
 from dpsrm.gradients.functional import FunctionalEngine
+from dpsrm.gradients.ghost import GhostEngine
 from dpsrm.gradients.loop import LoopEngine
 from dpsrm.gradients.losses import clipped_losses
 from dpsrm.gradients.objective import Layout, Objective, PerExampleLoss
 from dpsrm.gradients.query import ClipRule, Engine, Excess, Part, Query
 
-ENGINES: dict[str, Callable[[Objective], Engine]] = {"functional": FunctionalEngine, "loop": LoopEngine}
+ENGINES: dict[str, Callable[[Objective], Engine]] = {
+    "ghost": GhostEngine,
+    "functional": FunctionalEngine,
+    "loop": LoopEngine,
+}
 
 
 def engine(name: str, objective: Objective) -> Engine:
@@ -24,6 +29,7 @@ __all__ = [
     "Engine",
     "Excess",
     "FunctionalEngine",
+    "GhostEngine",
     "Layout",
     "LoopEngine",
     "Objective",

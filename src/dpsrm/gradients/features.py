@@ -58,7 +58,8 @@ def freeze_features(trunk: nn.Module, inputs: Tensor, *, batch: int = 256) -> Te
     torch.Size([3, 4])
     """
     need(batch >= 1, "a batch must have at least one record", batch=batch)
-    need(not any(p.requires_grad for p in trunk.parameters()), "the trunk must be frozen", remedy="requires_grad_(False)")
+    frozen = not any(p.requires_grad for p in trunk.parameters())
+    need(frozen, "the trunk must be frozen", remedy="call trunk.requires_grad_(False)")
     for name, layer in trunk.named_modules():
         fixed = not layer.training or not isinstance(layer, nn.modules.batchnorm._BatchNorm)
         need(fixed, "a batch norm in training mode mixes records", layer=name, remedy="call trunk.eval()")

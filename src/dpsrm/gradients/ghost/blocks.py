@@ -60,18 +60,23 @@ def dots(x_BP: Tensor, y_BP: Tensor) -> Tensor:
     """Σ x·y per row in float64: short stretches in the rows' own precision, then float64."""
     if x_BP is y_BP:
         return _squares(x_BP)
-    size = x_BP.shape[1] // _LINE * _LINE
-    both_BP = x_BP * y_BP
-    pieces = both_BP[:, :size].unflatten(1, (-1, _LINE)).sum(2).double().sum(1)
-    return pieces + both_BP[:, size:].sum(1).double()
+    lines_BNL, rest_BL = _lines(x_BP * y_BP)
+    total_B: Tensor = lines_BNL.sum(2).double().sum(1) + rest_BL.sum(1).double()
+    return total_B
 
 
 def _squares(x_BP: Tensor) -> Tensor:
     """Σ x² per row, without a copy of x."""
-    size = x_BP.shape[1] // _LINE * _LINE
-    pieces = torch.linalg.vector_norm(x_BP[:, :size].unflatten(1, (-1, _LINE)), dim=2).double()
-    rest = torch.linalg.vector_norm(x_BP[:, size:], dim=1).double()
-    return (pieces * pieces).sum(1) + rest * rest
+    lines_BNL, rest_BL = _lines(x_BP)
+    pieces_BN = torch.linalg.vector_norm(lines_BNL, dim=2).double()
+    return pieces_BN.square().sum(1) + torch.linalg.vector_norm(rest_BL, dim=1).double().square()
+
+
+def _lines(x_BP: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of the rows as lines of equal length, and what is left over."""
+    lines = x_BP.shape[1] // _LINE
+    size = lines * _LINE
+    return x_BP[:, :size].view(len(x_BP), lines, _LINE), x_BP[:, size:]
 
 
 class RowsBlock:

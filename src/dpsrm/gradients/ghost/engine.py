@@ -21,13 +21,13 @@ from dpsrm.gradients.ghost.mixture import Combination, Mixture
 from dpsrm.gradients.ghost.recorder import Recording, Route, record
 from dpsrm.gradients.ghost.survey import Survey, survey
 from dpsrm.gradients.objective import Objective
-from dpsrm.gradients.query import Excess, Part, Query, refuse_excess
+from dpsrm.gradients.query import ClipRule, Excess, Part, Query, part_factors, refuse_excess
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
 _CACHED, _MOST, _FEW = 3 * 2**19, 2**25, 16
-"""Numbers recorded at once per point: about 6 MB of float32, so that they stay in the cache; more than that, up to 128 MB,
-only for the sake of pieces of a few examples, because the parameters are read once per piece."""
+"""Numbers recorded at once per point: about 6 MB of float32, so that they stay in the cache; up to 128 MB only to keep
+pieces of a few examples together, because the parameters are read once per piece."""
 
 
 class GhostEngine:
@@ -94,17 +94,14 @@ class GhostEngine:
         tally.rows += examples
         tally.loss += float(losses_B[torch.isfinite(losses_B)].double().sum())
         factors = self._factors(tally, mixture, list(found.values()), losses_B)
-        weights = {
-            atom: sum(
-                part.weight * mixed[atom] * factor_B
-                for part, mixed, factor_B in zip(query.parts, mixture.parts, factors, strict=True)
-                if atom in mixed
-            ).to(losses_B.dtype)
-            for atom in mixture.atoms
-        }
+        weights = {atom: torch.zeros_like(losses_B, dtype=torch.float64) for atom in mixture.atoms}
+        for part, mixed, factor_B in zip(query.parts, mixture.parts, factors, strict=True):
+            for atom, c in mixed.items():
+                weights[atom] += part.weight * c * factor_B
+        rounded = {atom: weight_B.to(losses_B.dtype) for atom, weight_B in weights.items()}
         for name, total in self.objective.layout.split(tally.total_P).items():
             if name in found:
-                found[name].add(weights, total.view(-1))
+                found[name].add(rounded, total.view(-1))
 
     def _recordings(self, query: Query, inputs: Tensor, targets: Tensor, route: Route) -> list[Recording]:
         """One pass per point, all with the same random numbers."""
@@ -134,9 +131,8 @@ class GhostEngine:
             if part.weight > 0 and tally.query.excess is Excess.RAISE:
                 refuse_excess(torch.where(finite_B, measure.square_B.sqrt(), torch.nan), part)
             upper_B = _upper(measure, mixture.parts[index], found, part, losses_B.dtype)
-            clipped_B = finite_B & (upper_B > part.clip)
-            tally.clipped[index] += int(clipped_B.sum()) if part.weight > 0 else 0
-            factors.append(torch.where(clipped_B, part.clip / upper_B, 1.0) * finite_B)
+            tally.clipped[index] += int((finite_B & (upper_B > part.clip)).sum()) if part.weight > 0 else 0
+            factors.append(torch.where(finite_B, part_factors(upper_B, part), 0))
         return factors
 
     def _add_elsewhere(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
@@ -166,9 +162,10 @@ def _upper(measure: Measure, mixed: Combination, found: list[Block], part: Part,
     u = torch.finfo(dtype).eps / 2
     square_B = measure.square_B + 1e7 * torch.finfo(dtype).tiny
     doubt_B = 8 * u * measure.spread_B
-    redo_B = (measure.spread_B > 8 * square_B) & ((square_B + doubt_B) * (1 + 64 * u) > part.clip**2)
+    acts_B = ((square_B + doubt_B).sqrt() * (1 + 64 * u) > part.clip) | (part.rule is ClipRule.AUTO)
+    redo_B = acts_B & (measure.spread_B > 8 * square_B)
     if bool(redo_B.any()):
         rows = redo_B.nonzero().flatten()
-        square_B = square_B.index_put((rows,), sum(block.precise(mixed, rows) for block in found))
+        square_B = square_B.index_put((rows,), torch.stack([b.precise(mixed, rows) for b in found]).sum(0))
         doubt_B = torch.where(redo_B, 0, doubt_B)
     return (square_B * (1 + 16 * u) + doubt_B).sqrt() + 4 * u * measure.spread_B.sqrt()

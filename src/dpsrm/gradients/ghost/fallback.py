@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,19 +50,24 @@ class ModuleCall(Tapped):
         """One term per parameter of the module."""
         if self.grad is None:
             return {}
-        return {f"{self.name}.{name}": Rows(lambda name=name: self._rows[name]) for name in self.parameters}
+        return {f"{self.name}.{name}": Rows(partial(self._row, name)) for name in self.parameters}
+
+    def _row(self, name: str) -> Tensor:
+        """The per-example gradients of one parameter."""
+        return self._rows[name]
 
     @cached_property
     def _rows(self) -> dict[str, Tensor]:
         """The per-example gradients of all the module's parameters."""
 
         def pulled(parameters: dict[str, Tensor], gradient: Tensor, *inputs: Tensor) -> Tensor:
-            output = functional_call(self.module, parameters, tuple(x.unsqueeze(0) for x in inputs))
+            output: Tensor = functional_call(self.module, parameters, tuple(x.unsqueeze(0) for x in inputs))
             return (output.squeeze(0) * gradient).sum()
 
         in_dims = (None, *(0 for _ in range(1 + len(self.seen))))
-        rows: dict[str, Tensor] = vmap(grad(pulled), in_dims=in_dims)(self.parameters, self.grad, *self.seen)
-        return rows
+        rows: Any = vmap(grad(pulled), in_dims=in_dims)  # its type knows nothing of the arguments
+        found: dict[str, Tensor] = rows(self.parameters, self.grad, *self.seen)
+        return found
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class OuterBlock:
         self.right = {atom: torch.where(keep, right, 0) for atom, right in self.right.items()}
 
     def _rights(self, part: Combination, *, thrifty: bool) -> Rights:
-        """The right factors of a part; thrifty: g_k of a difference is written g_j − (g_j − g_k), to save Gram matrices."""
+        """The right factors of a part; thrifty: g_k is written g_j − (g_j − g_k), which saves Gram matrices."""
         found: Rights = {}
         for (j, k), c in part.items():
             _accumulate(found.setdefault((j, j), {}), {(j, k): c})

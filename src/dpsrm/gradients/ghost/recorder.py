@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ class Call(Tapped):
     def terms(self, examples: int, where: int) -> dict[str, Term]:
         """One term per parameter; the batch is brought to the front first."""
         x = self.arguments[self.data]
-        need(x._version == self.version, "a layer's input must not be changed in place after the call", layer=self.key[1])
+        need(x._version == self.version, "a layer's input must not be changed in place later", layer=self.key[1])
         grad = self.grad if self.grad is not None else x.new_zeros(self.shape)
         moved = {**self.arguments, self.data: front(x, examples, where)}
         terms = self.rule.terms(front(grad, examples, where), **moved)
@@ -64,10 +64,10 @@ class Call(Tapped):
 
 def front(x: Tensor, examples: int, where: int) -> Tensor:
     """`x` with the batch as its first dimension."""
-    return x.unflatten(0, (examples, -1)) if where == FLAT else x.movedim(where, 0)
+    return x.view(examples, -1, *x.shape[1:]) if where == FLAT else x.movedim(where, 0)
 
 
-AnyCall = Union[Call, ModuleCall]
+AnyCall = Call | ModuleCall
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,8 @@ def forward(
 ) -> tuple[Recorder, dict[str, Tensor], Tensor]:
     """The recorded forward pass: the recorder, the parameters as leaves of the graph, and the losses."""
     leaves = {name: p.detach().requires_grad_() for name, p in objective.layout.split(point_P).items()}
-    handed = dict(leaves)
-    if not route.cut:
-        inside = tuple(f"{name}." for name in route.modules)
-        handed = {name: p.detach() if name.startswith(inside) else p for name, p in leaves.items()} if inside else leaves
+    inside = () if route.cut else tuple(f"{name}." for name in route.modules)
+    handed = {name: p.detach() if name.startswith(inside) else p for name, p in leaves.items()}
     recorder = Recorder(handed, route.accepts)
     buffers = {name: buffer.clone() for name, buffer in objective.module.named_buffers()}
     with ExitStack() as hooks:

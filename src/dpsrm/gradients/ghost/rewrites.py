@@ -56,7 +56,7 @@ def _projected(call: dict[str, Any]) -> Sequence[Tensor]:
 
 def _heads(x_BTE: Tensor, heads: int) -> Tensor:
     """(B, T, E) → (B, heads, T, E/heads)."""
-    return x_BTE.unflatten(2, (heads, -1)).transpose(1, 2)
+    return x_BTE.reshape(*x_BTE.shape[:2], heads, -1).transpose(1, 2)
 
 
 def _mask(call: dict[str, Any], q: Tensor) -> Tensor | None:
@@ -64,7 +64,7 @@ def _mask(call: dict[str, Any], q: Tensor) -> Tensor | None:
     mask = None
     if call["attn_mask"] is not None:
         mask = _additive(call["attn_mask"], q)
-        mask = mask.unflatten(0, (q.shape[0], -1)) if mask.dim() == 3 else mask
+        mask = mask.reshape(len(q), -1, *mask.shape[1:]) if mask.dim() == 3 else mask
     if call["key_padding_mask"] is not None:
         padding = _additive(call["key_padding_mask"], q)[:, None, None, :]
         mask = padding if mask is None else mask + padding

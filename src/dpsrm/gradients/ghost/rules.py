@@ -19,13 +19,14 @@ from dpsrm.core.errors import need
 from dpsrm.gradients.ghost.terms import Lookup, Outer, Rows, Term, Windows
 
 Terms = dict[str, Term]
+RuleFunction = Callable[..., Terms]
 
 
 @dataclass(frozen=True)
 class Rule:
     """A rule, its arguments' names, and whether the batch may lie in another dimension of the input than the first."""
 
-    terms: Callable[..., Terms]
+    terms: RuleFunction
     signature: inspect.Signature
     anywhere: bool
 
@@ -42,10 +43,10 @@ RULES: dict[Callable[..., Any], Rule] = {}
 """The rule of each function; `rule` adds to it."""
 
 
-def rule(*functions: Callable[..., Any], anywhere: bool = False) -> Callable[[Callable[..., Terms]], Callable[..., Terms]]:
+def rule(*functions: Callable[..., Any], anywhere: bool = False) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated function as the rule of `functions`."""
 
-    def register(terms: Callable[..., Terms]) -> Callable[..., Terms]:
+    def register(terms: RuleFunction) -> RuleFunction:
         RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms), anywhere)))
         return terms
 

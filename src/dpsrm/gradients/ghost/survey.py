@@ -28,7 +28,7 @@ class Survey:
 
 
 def survey(objective: Objective, point_P: Tensor, inputs: Tensor, targets: Tensor) -> Survey:
-    """Find out how to record the module, on examples of a batch that has one or more; refuse a module that mixes them."""
+    """Find out how to record the module, on examples of a batch of one or more; refuse a module that mixes them."""
     state = torch.get_rng_state()
     try:
         look = _Look(objective, point_P.detach(), inputs, targets)
@@ -174,7 +174,7 @@ def _fits(call: Call) -> bool:
         return True
     x = call.arguments[call.data]
     (parameter,) = (call.arguments[argument] for argument in call.names)
-    return call.shape == x.shape and (parameter.dim() < x.dim() or parameter.shape[0] == 1)
+    return bool(call.shape == x.shape and (parameter.dim() < x.dim() or parameter.shape[0] == 1))
 
 
 def _alone(call: AnyCall, example: int, where: int) -> bool:
@@ -182,4 +182,4 @@ def _alone(call: AnyCall, example: int, where: int) -> bool:
     if call.grad is None:
         return True
     others = [i for i in range(3) if i != example]
-    return not bool(front(call.grad, 3, where)[others].any())
+    return float(front(call.grad, 3, where)[others].abs().sum()) == 0

@@ -1,6 +1,6 @@
 """What one call of a layer says about one parameter's per-example gradient, at one point.
 
-Shapes: B examples, T positions of one example, I inputs, O outputs, K window elements, L windows, P the parameter's size.
+Shapes: B examples, T positions of one example, I inputs, O outputs, K a window's elements, L windows, P parameters.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Union
 
 import torch
 import torch.nn.functional as F
@@ -104,7 +103,8 @@ class Windows:
 
     def gradients(self, rows: slice = slice(None)) -> Tensor:
         """The output gradients of some examples, (B, groups, O, L)."""
-        return self.g[rows].flatten(2).unflatten(1, (self.groups, -1))
+        g = self.g[rows]
+        return g.reshape(len(g), self.groups, -1, self.places)
 
     def rows(self) -> Tensor:
         """The per-example gradients, (B, P)."""
@@ -127,10 +127,10 @@ class Lookup:
 
     def rows(self) -> Tensor:
         """The per-example gradients, (B, size·O)."""
-        B, _, O = self.g_BTO.shape
-        rows = self.g_BTO.new_zeros(B * self.size, O)
-        base_B1 = torch.arange(B, device=rows.device)[:, None] * self.size
-        return rows.index_add_(0, (self.ids_BT + base_B1).flatten(), self.g_BTO.flatten(0, 1)).view(B, -1)
+        examples, outputs = len(self.g_BTO), self.g_BTO.shape[2]
+        rows = self.g_BTO.new_zeros(examples * self.size, outputs)
+        base_B1 = torch.arange(examples, device=rows.device)[:, None] * self.size
+        return rows.index_add_(0, (self.ids_BT + base_B1).flatten(), self.g_BTO.flatten(0, 1)).view(examples, -1)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Rows:
         return self.compute().flatten(1)
 
 
-Term = Union[Outer, Windows, Lookup, Rows]
+Term = Outer | Windows | Lookup | Rows
 
 
 def same(x: Tensor, y: Tensor) -> bool:
@@ -157,7 +157,7 @@ def window_rows(points: Sequence[Windows], atoms: Sequence[Atom]) -> dict[Atom, 
     first = points[0]
     size = first.g.shape[1] * first.window * first.x.shape[1] // first.groups
     everything = first.g.new_empty(len(first.g), len(atoms) * size)
-    found = dict(zip(atoms, everything.split(size, dim=1), strict=True))
+    found = dict(zip(atoms, torch.split(everything, size, dim=1), strict=True))
     shared = first.groups == 1 and all(same(first.x, point.x) for point in points[1:])
     each = max(1, _CHUNK // max(1, first.x.shape[1] * first.window * first.places))
     for start in range(0, len(first.g), each):
