@@ -1,4 +1,4 @@
-"""The page *Guarantees and pitfalls* runs: every number on it is checked."""
+"""The page *Guarantees and pitfalls* runs: every snippet on it is checked (its noise table: test_golden)."""
 
 from __future__ import annotations
 

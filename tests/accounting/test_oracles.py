@@ -38,6 +38,8 @@ def test_poisson_equals_dp_accountings_pld(spend, rate, noise, steps, adjacency)
 def test_full_batch_equals_dp_accountings_gaussian(noise) -> None:
     theirs = dp_accounting.get_epsilon_gaussian(sigma=noise, delta=1e-5)
     assert gaussian.epsilon(noise, 1e-5) == pytest.approx(theirs, rel=1e-6)
+    for delta in (1e-12, 1e-9, 1e-5, 1e-3):
+        assert gaussian.delta(noise, gaussian.epsilon(noise, delta)) <= delta  # the upper end of the bisection
 
 
 @pytest.mark.parametrize(("rate", "noise"), [(0.001, 0.6), (0.005, 1.0), (0.02, 2.0), (0.1, 8.0)])

@@ -1,8 +1,6 @@
 """Every rule of the ghost engine equals the float64 loop oracle, and no contribution exceeds its clip."""
 
-import logging
-import sys
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,15 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from ghost_cases import CASES, losses, oracle, problem, query_of, relative_error, twin
-
 from dpsrm.gradients import FunctionalEngine, GhostEngine, Objective
+from gradients.ghost_cases import CASES, losses, oracle, problem, query_of, relative_error, twin
 
 KINDS = ("one", "near", "far")
 torch.set_num_threads(1)
-logging.getLogger("dpsrm.gradients.ghost.engine").setLevel(logging.ERROR)
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 
 
 def norms(objective, query, inputs, targets):
@@ -32,8 +27,6 @@ def norms(objective, query, inputs, targets):
 
 def alone(objective, query, index, inputs, targets):
     """The norm of one part of one example, unclipped."""
-    from dataclasses import replace
-
     part = replace(query.parts[index], clip=1e12, weight=1.0)
     return oracle(objective, replace(query, parts=(part,)), inputs, targets).secret.norm()
 

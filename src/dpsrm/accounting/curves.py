@@ -58,7 +58,7 @@ def wor_gaussian(rate: float, noise: float, orders: Array) -> Array:
     linearly (Cor. 10), and ρ never exceeds the Gaussian's own α/(2s²) (quasi-convexity).
 
     *Departs from dp-accounting*, which computes the same: B_{2k} by quadrature of a positive function instead of
-    forward differences, all orders at once (30 times faster, no cancellation).
+    forward differences, all orders at once: no cancellation; at `rdp.ORDERS` 0.08 s against 6.7 s.
     """
     highest = math.ceil(orders.max())
     j = np.arange(2, highest + 1, dtype=np.float64)
@@ -89,7 +89,7 @@ def poisson_replace(rate: float, noise: float, orders: Array) -> Array:
 def poisson_add_remove(rate: float, noise: float, orders: Array) -> Array:
     """Poisson sampling under add/remove: D_α((1−q)N(0,s²) + q·N(1,s²) ‖ N(0,s²)), by the same quadrature.
 
-    This direction is the larger one (Mironov–Talwar–Zhang 2019, Thm 5).
+    This direction is the larger one (Mironov–Talwar–Zhang 2019).
     *Departs from dp-accounting*, whose series fails to converge at low fractional orders and logs a warning for each.
     """
     return np.array([_quadrature(rate, noise, float(order), means=(1.0, 0.0)) for order in orders])

@@ -18,7 +18,6 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.signal import lfilter
 
 from dpsrm.accounting.curves import Array
 from dpsrm.accounting.pld_grid import Pld
@@ -132,9 +131,22 @@ def compose(parts: Parts, tilt: Tilt) -> Profile:
 
 def _hockey_sticks(mass: Array, dx: float) -> Array:
     """δ_j = Σ_{i>j} (1 − e^{−(i−j)dx}) mass_i, by δ_{j−1} = e^{−dx}δ_j + (1−e^{−dx})Σ_{i≥j} mass_i: nothing cancels."""
-    above = np.cumsum(mass[::-1])
-    filtered: Array = lfilter([-math.expm1(-dx)], [1.0, -math.exp(-dx)], np.concatenate([[0.0], above[:-1]]))
-    return filtered[::-1]
+    above = np.cumsum(mass[::-1])[::-1]
+    return _discounted(-math.expm1(-dx) * np.append(above[1:], 0.0), dx)
+
+
+def _discounted(terms: Array, dx: float) -> Array:
+    """y_j = Σ_{i≥j} e^{−(i−j)dx} terms_i, in blocks over which e^{−·dx} stays a number (terms ≥ 0: nothing cancels)."""
+    sums = np.empty_like(terms)
+    block = max(1, int(100 / dx))
+    carried = 0.0
+    for start in range((terms.size - 1) // block * block, -1, -block):
+        part = terms[start : start + block]
+        weights = np.exp(-dx * np.arange(part.size))
+        inside = np.cumsum((part * weights)[::-1])[::-1]
+        sums[start : start + block] = (inside + carried * math.exp(-dx * part.size)) / weights
+        carried = float(sums[start])
+    return sums
 
 
 def _count(parts: Parts) -> int:

@@ -69,7 +69,8 @@ def _squares(x_BP: Tensor) -> Tensor:
     """Σ x² per row, without a copy of x."""
     lines_BNL, rest_BL = _lines(x_BP)
     pieces_BN = torch.linalg.vector_norm(lines_BNL, dim=2).double()
-    return pieces_BN.square().sum(1) + torch.linalg.vector_norm(rest_BL, dim=1).double().square()
+    total_B: Tensor = pieces_BN.square().sum(1) + torch.linalg.vector_norm(rest_BL, dim=1).double().square()
+    return total_B
 
 
 def _lines(x_BP: Tensor) -> tuple[Tensor, Tensor]:

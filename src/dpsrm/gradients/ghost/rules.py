@@ -98,7 +98,7 @@ def _sides(
         return ((0, 0),) * len(kernel)
     if padding == "same":
         totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        return tuple((total // 2, total - total // 2) for total in totals)
+        return tuple((total - total // 2, total // 2) for total in totals)
     if isinstance(padding, str):
         raise AssertionError(f"unknown padding {padding!r}")
     return tuple((p, p) for p in _each(padding, len(kernel)))
@@ -118,9 +118,7 @@ def embedding(
     """y = W[x]."""
     need(max_norm is None, "an embedding that rescales its own weights cannot be trained privately", max_norm=max_norm)
     need(not scale_grad_by_freq, "scale_grad_by_freq counts the words of other examples", remedy="switch it off")
-    ids_BT, g_BTO = x.flatten(1), g.flatten(1, -2)
-    if x.dim() == 1:
-        ids_BT, g_BTO = x[:, None], g[:, None]
+    ids_BT, g_BTO = x.reshape(len(x), -1), _positions(g)
     if padding_idx is not None:
         padding = padding_idx % len(weight)
         g_BTO = g_BTO.masked_fill((ids_BT == padding)[:, :, None], 0)

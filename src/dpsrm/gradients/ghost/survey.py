@@ -93,7 +93,8 @@ class _Look:
             reason = self._trouble(route)
             if reason:
                 return Survey(None, reason, 0)
-        return Survey(route, ", ".join(route.modules), self._numbers(route))
+        found = (f"{name} ({type(self.objective.module.get_submodule(name)).__name__})" for name in route.modules)
+        return Survey(route, ", ".join(found), self._numbers(route))
 
     def _record(self, route: Route, count: int = 3) -> Recording:
         """One recorded pass over a few examples."""

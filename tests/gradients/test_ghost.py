@@ -1,0 +1,282 @@
+"""The ghost engine leaves the module as it was, refuses what it must, and survives extreme records."""
+
+import copy
+import logging
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from dpsrm.core.errors import BoundExceeded, InputError
+from dpsrm.gradients import ClipRule, Excess, GhostEngine, LoopEngine, Objective, Part, Query
+from dpsrm.gradients.features import freeze_features, split_frozen
+from dpsrm.gradients.ghost.assemble import blocks
+from dpsrm.gradients.ghost.blocks import LookupBlock, RowsBlock
+from dpsrm.gradients.ghost.mixture import Mixture, combination
+from dpsrm.gradients.ghost.products import OuterBlock
+from dpsrm.gradients.ghost.recorder import record
+from dpsrm.gradients.ghost.survey import survey
+from gradients.ghost_cases import Wrapped, losses, oracle, problem, query_of, relative_error, twin
+
+
+def objective_of(*layers):
+    return Objective.of(nn.Sequential(*layers), losses)
+
+
+def state(module):
+    """Everything a user could see of a module."""
+    hooks = [
+        (name, len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks), m.training, sorted(vars(m)))
+        for name, m in module.named_modules()
+    ]
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    facts = {n: (id(t), t.requires_grad, t.grad, t._version, t.tolist()) for n, t in tensors.items()}
+    return hooks, facts
+
+
+@pytest.mark.parametrize("name", ["encoder", "fallback", "instance-norm", "tied", "lstm", "frozen-trunk"])
+@pytest.mark.parametrize("training", [True, False])
+def test_leaves_the_module_as_it_was(name, training):
+    objective, _, inputs, targets = problem(name, 3)
+    objective.module.train(training)
+    before, copied = state(objective.module), copy.deepcopy((inputs, targets))
+    GhostEngine(objective, notice=lambda _: None)(query_of(objective, "near"), inputs, targets)
+    assert state(objective.module) == before
+    assert all(torch.equal(a, b) for a, b in zip((inputs, targets), copied, strict=True))
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
+def _many(run, query):
+    for _ in range(20):
+        run(query, torch.randn(3, 4), torch.randn(3))
+
+
+@pytest.mark.parametrize("at", range(0, 20, 3))
+def test_leaves_the_module_as_it_was_after_an_exception(at):
+    calls = [0]
+
+    def fail(m, x):
+        calls[0] += 1
+        if calls[0] > at:
+            raise ArithmeticError("broken on purpose")
+        return m.w(torch.tanh(m.p(x)))
+
+    module = Wrapped(fail, w=nn.Linear(4, 3), p=nn.PReLU(4))
+    objective = Objective.of(module, losses)
+    before = state(module)
+    run = GhostEngine(objective, notice=lambda _: None)
+    with pytest.raises(ArithmeticError, match="on purpose"):
+        _many(run, query_of(objective, "near"))
+    assert state(module) == before
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
+class Centred(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.w = how, nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.how(self.w(x))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda x: x - x.mean(0),
+        lambda x: x - x.mean(0).detach(),
+        lambda x: x.cumsum(0),
+        lambda x: x + x.roll(1, 0) * 1e-3,
+        lambda x: x / len(x),
+        lambda x: torch.softmax(x @ x.T, dim=-1) @ x,
+        lambda x: nn.functional.batch_norm(x, None, None, training=True),
+    ],
+    ids=["centred", "detached", "cumulative", "rolled", "divided", "attention", "batch-norm"],
+)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_refuses_modules_that_mix_examples(how, dropout):
+    objective = objective_of(nn.Linear(4, 4), nn.Dropout(dropout), Centred(how), nn.Linear(4, 2))
+    with pytest.raises(InputError, match=r"must not depend on .*GroupNorm"):
+        GhostEngine(objective)(query_of(objective, "one"), torch.randn(5, 4), torch.randn(5))
+
+
+def test_refuses_a_transformer_that_takes_examples_for_positions():
+    module = nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), nn.Linear(4, 2))
+    objective = Objective.of(module, losses)
+    with pytest.raises(InputError, match="must not depend on other examples"):
+        GhostEngine(objective)(query_of(objective, "one"), torch.randn(5, 3, 4), torch.randn(5))
+
+
+def test_dropout_is_no_mixing():
+    objective = objective_of(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    assert GhostEngine(objective)(query_of(objective, "one"), torch.randn(5, 4), torch.randn(5)).rows == 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_refuses_short_floats(dtype):
+    objective = Objective.of(nn.Linear(3, 2).to(dtype), losses)
+    with pytest.raises(InputError, match="float32 or float64"):
+        GhostEngine(objective)
+
+
+def test_refuses_embeddings_that_look_at_the_batch():
+    for option in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}):
+        objective = objective_of(nn.Embedding(5, 3, **option))
+        with pytest.raises((InputError, RuntimeError)):
+            GhostEngine(objective)(query_of(objective, "one"), torch.tensor([[1, 2], [3, 1]]), torch.randn(2))
+
+
+@pytest.mark.parametrize(
+    "name", ["linear-leading", "conv2d", "conv2d-gram", "embedding", "encoder", "tied", "fallback"]
+)
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_record_that_is_not_finite_contributes_nothing(name, poison):
+    objective, exact, inputs, targets = problem(name, 5)
+    if inputs.is_floating_point():
+        inputs[1] = poison
+    targets[3] = poison
+    query = query_of(objective, "far", C1=0.1)
+    bad = 2 if inputs.is_floating_point() else 1
+    keep = [0, 2, 4] if bad == 2 else [0, 1, 2, 4]
+    found = GhostEngine(objective, notice=lambda _: None)(query, inputs, targets)
+    assert relative_error(found.secret, oracle(exact, query, inputs[keep], targets[keep]).secret) <= 1e-5
+    assert found.diagnostics.nonfinite == bad
+    assert found.rows == 5
+
+
+def test_theory_mode_stops_instead_of_clipping():
+    objective, _, inputs, targets = problem("linear", 5)
+    loose, tight = (replace(query_of(objective, "one", C1=C1), excess=Excess.RAISE) for C1 in (1e3, 1e-3))
+    assert GhostEngine(objective)(loose, inputs, targets).rows == 5
+    with pytest.raises(BoundExceeded):
+        GhostEngine(objective)(tight, inputs, targets)
+
+
+@pytest.mark.parametrize("coefficients", [(0.3, 0.7), (1.5, -0.5), (-0.5, 1.5), (0.0, 1.0), (-2.0, 0.0)])
+@pytest.mark.parametrize("name", ["conv2d", "encoder", "embedding"])
+def test_any_combination_of_two_points(name, coefficients):
+    objective, exact, inputs, targets = problem(name, 5)
+    parts = tuple(Part(coefficients=c, clip=0.1, rule=r) for c in (coefficients, (1.0, -1.0)) for r in ClipRule)
+    query = Query(points=query_of(objective, "far").points, parts=parts)
+    fast, slow = GhostEngine(objective)(query, inputs, targets), oracle(exact, query, inputs, targets)
+    assert relative_error(fast.secret, slow.secret) <= 1e-5
+
+
+def test_three_points():
+    objective, exact, inputs, targets = problem("encoder", 4)
+    here, there = query_of(objective, "far").points
+    parts = (Part(coefficients=(1.0, -2.0, 1.0), clip=0.1), Part(coefficients=(0.0, 0.5, 0.5), clip=0.1))
+    query = Query(points=(here, there, (here + there) / 2), parts=parts)
+    fast, slow = GhostEngine(objective)(query, inputs, targets), oracle(exact, query, inputs, targets)
+    assert relative_error(fast.secret, slow.secret) <= 1e-5
+
+
+@pytest.mark.parametrize("coefficients", [(1.0, -1.0), (2.0, -0.5, -1.5), (-1.0, 3.0, 0.5, -1.0), (0.0, 0.0)])
+def test_atoms_make_up_the_part(coefficients):
+    total = [0.0] * len(coefficients)
+    for (j, k), c in combination(coefficients).items():
+        total[j] += c
+        total[k] -= c if j != k else 0.0
+    assert total == pytest.approx(coefficients)
+
+
+def forms(name):
+    """Which kind of block each parameter of a case has."""
+    objective, _, inputs, targets = problem(name, 7)
+    query = query_of(objective, "near")
+    route = survey(objective, query.points[0], inputs, targets).route
+    recordings = [record(objective, point_P, inputs, targets, route=route) for point_P in query.points]
+    return {key: type(b) for key, b in blocks(recordings, Mixture.of(query), route=route, examples=7).items()}
+
+
+def test_the_cheaper_form_is_chosen_by_the_shapes():
+    assert forms("linear")["0.weight"] is OuterBlock
+    assert forms("linear-wide")["0.weight"] is OuterBlock
+    assert forms("linear-long")["0.weight"] is RowsBlock
+    assert forms("conv2d")["0.weight"] is RowsBlock
+    assert forms("conv2d-gram")["2.weight"] is OuterBlock
+    assert forms("embedding")["0.weight"] is LookupBlock
+    assert set(forms("frozen-trunk")) == {"2.weight", "2.bias"}
+
+
+def test_says_once_what_is_left_to_torch_func(caplog):
+    objective, _, inputs, targets = problem("fallback", 3)
+    run = GhostEngine(objective)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            run(query_of(objective, "one"), inputs, targets)
+    assert [record.message for record in caplog.records] == [
+        "torch.func computes a part of the module, more slowly, because no rule fits: 1 (PReLU)"
+    ]
+
+
+def test_norms_by_gram_matrices_that_cancel_are_taken_again():
+    """Positions whose gradients nearly cancel: float32 Gram matrices alone would be off by far more than 1e-6."""
+    torch.manual_seed(0)
+    module = nn.Linear(60, 60, bias=False)
+    weight = torch.tensor([1.0, -1.0]).view(1, 2, 1)
+
+    def difference(out, targets):
+        return (torch.tanh(out) * weight).flatten(1).sum(1) * targets
+
+    objective, exact = (Objective.of(m, difference) for m in (module, copy.deepcopy(module).double()))
+    base = torch.randn(6, 1, 60)
+    inputs = torch.cat([base, base + 1e-3 * torch.randn(6, 1, 60)], dim=1)
+    query = query_of(objective, "one", C1=1e-3)
+    fast, slow = GhostEngine(objective)(query, inputs, torch.ones(6)), oracle(exact, query, inputs, torch.ones(6))
+    assert fast.diagnostics.clipped == slow.diagnostics.clipped == (1.0,)
+    for i in range(6):
+        one = GhostEngine(objective)(query, inputs[i : i + 1], torch.ones(1)).secret
+        assert query.bound * (1 - 1e-3) <= float(one.norm()) <= query.bound * (1 + 1e-6)
+
+
+def test_paths_that_change_from_call_to_call_are_still_summed_right():
+    """A module that takes another path than the one surveyed leaks a gradient, and torch.func takes the batch."""
+    flip = [False]
+
+    def run(m, x):
+        return m.b(m.a(x)) * (1 + m.b.bias.sum() if flip[0] else 1)
+
+    objective = Objective.of(Wrapped(run, a=nn.Linear(4, 3), b=nn.Linear(3, 2)), losses)
+    inputs, targets, query = torch.randn(4, 4), torch.randn(4), query_of(objective, "near", C1=1e9)
+    engine = GhostEngine(objective)
+    engine(query, inputs, targets)
+    flip[0] = True
+    slow = LoopEngine(objective)(query, inputs, targets)
+    assert relative_error(engine(query, inputs, targets).secret, slow.secret) <= 1e-4
+
+
+def test_frozen_features_give_the_same_head_gradients():
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 6), nn.Tanh()).requires_grad_(False)
+    module = nn.Sequential(*body, nn.Linear(6, 3))
+    inputs, targets = torch.randn(10, 4), torch.randn(10)
+    trunk, head = split_frozen(module)
+    features = freeze_features(trunk, inputs, batch=3)
+    assert features.shape == (10, 6)
+    whole, part = Objective.of(module, losses), Objective.of(head, losses)
+    query = query_of(whole, "one", C1=0.1)
+    assert torch.equal(part.layout.read(head), whole.layout.read(module))
+    direct, cached = GhostEngine(whole)(query, inputs, targets), GhostEngine(part)(query, features, targets)
+    assert relative_error(cached.secret, direct.secret) <= 1e-6
+
+
+def test_features_refuse_what_trains_or_mixes():
+    with pytest.raises(InputError, match="frozen"):
+        freeze_features(nn.Linear(2, 2), torch.ones(2, 2))
+    norm = nn.BatchNorm1d(2).requires_grad_(False)
+    with pytest.raises(InputError, match="mixes"):
+        freeze_features(norm, torch.ones(2, 2))
+    assert freeze_features(norm.eval(), torch.ones(2, 2)).shape == (2, 2)
+    with pytest.raises(InputError, match="trainable"):
+        split_frozen(nn.Sequential(nn.ReLU()))
+    trunk, head = split_frozen(nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2)))
+    assert (len(trunk), len(head)) == (0, 2)
+
+
+def test_the_twin_is_a_copy():
+    objective, exact, _, _ = problem("linear", 1)
+    assert exact.module is not objective.module
+    assert twin(objective.module).layout.names == objective.layout.names
