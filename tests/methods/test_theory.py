@@ -60,9 +60,9 @@ def test_conditions_are_named_with_their_numbers():
 
 
 def test_the_papers_noise_condition_by_hand():
-    """σ'² = 7·b²·T·α/(β·n²·ε) with β = 1/2, α = 2·16 + 1 = 33."""
+    """σ'² = σ²b²/(4R²) with σ² = 14·T·R²·α/(β·n²·ε), so 3.5·b²·T·α/(β·n²·ε); β = 1/2, α = 2·16 + 1 = 33."""
     plan = plan_theory(assumptions())
-    s2 = 7 * 20**2 * plan.steps * 33 / (0.5 * 1000**2)
+    s2 = 3.5 * 20**2 * plan.steps * 33 / (0.5 * 1000**2)
     assert f"{s2:.4g}" in plan.conditions[3].text
     assert plan.conditions[3].holds == (s2 >= 0.7)
     inside = 20 / 1000 * 33 * (1 + s2)

@@ -131,7 +131,7 @@ def _conditions(a: Assumptions, gamma: float, b: float, b0: float, steps: int) -
     enough = max(G**8 * log**2 / (LD * a.dimension) ** 4, G**2 * math.sqrt(a.dimension * log) / LD)
     beta = 0.5
     alpha = log / ((1 - beta) * a.epsilon) + 1
-    s2 = 7 * min(b, b0) ** 2 * steps * alpha / (beta * a.n**2 * a.epsilon)
+    s2 = 3.5 * min(b, b0) ** 2 * steps * alpha / (beta * a.n**2 * a.epsilon)  # σ²b²/4R²; the proof's 7 is a slip
     tau = max(b, b0) / a.n
     inside = tau * alpha * (1 + s2)
     limit = 2 / 3 * s2 * math.log(1 / inside) if inside < 1 else -math.inf

@@ -85,8 +85,7 @@ def watched(module: nn.Module, names: Sequence[str], recorder: Recorder, *, cut:
             handles.append(child.register_forward_hook(_resume(name, recorder, cut=cut)))
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        pass
 
 
 def _pause(recorder: Recorder) -> Any:

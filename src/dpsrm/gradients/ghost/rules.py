@@ -98,7 +98,7 @@ def _sides(
         return ((0, 0),) * len(kernel)
     if padding == "same":
         totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        return tuple((total - total // 2, total // 2) for total in totals)
+        return tuple((total // 2, total - total // 2) for total in totals)
     if isinstance(padding, str):
         raise AssertionError(f"unknown padding {padding!r}")
     return tuple((p, p) for p in _each(padding, len(kernel)))
