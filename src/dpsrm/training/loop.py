@@ -26,6 +26,7 @@ class Progress:
 
     step: int
     steps: int
+    theta: Tensor
     direction_norm: float
     epsilon: float
     private: Diagnostics
@@ -79,8 +80,16 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
             continue
         parts.output.observe(walk.time, walk.theta)
         norm = float(walk.direction.norm())
-        facts = Progress(step=walk.time, steps=steps, direction_norm=norm, epsilon=airlock.epsilon, private=private)
-        watch(facts)
+        watch(
+            Progress(
+                step=walk.time,
+                steps=steps,
+                theta=walk.theta,
+                direction_norm=norm,
+                epsilon=airlock.epsilon,
+                private=private,
+            )
+        )
     if not plan.method.adaptive and parts.ledger.spending != plan.spending:
         raise LedgerError("the ledger written differs from the ledger the plan predicted: this is a defect in dpsrm")
     return parts.output.result().to(walk.theta.dtype), airlock.released

@@ -164,7 +164,12 @@ def _journal(folder: RunFolder, steps: int) -> Iterator[Watcher]:
 
         def note(progress: Progress) -> None:
             if progress.step % every == 0 or progress.step == steps:
-                facts = asdict(progress) | {"epsilon": None if progress.epsilon == float("inf") else progress.epsilon}
+                facts = {
+                    "step": progress.step,
+                    "epsilon": None if progress.epsilon == float("inf") else progress.epsilon,
+                    "direction_norm": progress.direction_norm,
+                    "private": asdict(progress.private),
+                }
                 file.write(json.dumps(facts) + "\n")
 
         yield note

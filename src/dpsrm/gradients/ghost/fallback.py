@@ -85,7 +85,8 @@ def watched(module: nn.Module, names: Sequence[str], recorder: Recorder, *, cut:
             handles.append(child.register_forward_hook(_resume(name, recorder, cut=cut)))
         yield
     finally:
-        pass
+        for handle in handles:
+            handle.remove()
 
 
 def _pause(recorder: Recorder) -> Any:
