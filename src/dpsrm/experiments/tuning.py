@@ -1,4 +1,4 @@
-"""Tuning with the same care for everyone: random search on a part of the training set, the same number of tries each."""
+"""Tuning with the same care for everyone: random search on a part of the training set, equally many tries each."""
 
 from __future__ import annotations
 

@@ -5,25 +5,37 @@ from collections.abc import Callable
 from dpsrm.core.errors import need
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost import GhostEngine
+from dpsrm.gradients.linear import LinearEngine
 from dpsrm.gradients.loop import LoopEngine
 from dpsrm.gradients.losses import clipped_losses
 from dpsrm.gradients.objective import Layout, Objective, PerExampleLoss
 from dpsrm.gradients.query import ClipRule, Engine, Excess, Part, Query
+from dpsrm.gradients.standard_losses import binary_loss, multiclass_loss, squared_loss
 
 ENGINES: dict[str, Callable[[Objective], Engine]] = {
+    "linear": LinearEngine,
     "ghost": GhostEngine,
     "functional": FunctionalEngine,
     "loop": LoopEngine,
 }
+AUTO = "auto"
 
 
 def engine(name: str, objective: Objective) -> Engine:
-    """The engine called `name` for `objective`."""
-    need(name in ENGINES, f"the engine must be one of {', '.join(ENGINES)}", engine=name)
-    return ENGINES[name](objective)
+    """The engine called `name` for `objective`; "auto" is the fastest that applies: linear, or ghost for all else."""
+    need(name in ENGINES or name == AUTO, f"the engine must be one of {AUTO}, {', '.join(ENGINES)}", engine=name)
+    return ENGINES[_fastest(objective) if name == AUTO else name](objective)
+
+
+def _fastest(objective: Objective) -> str:
+    """The name of the fastest engine for `objective`."""
+    if LinearEngine.applies(objective):
+        return "linear"
+    return "ghost"
 
 
 __all__ = [
+    "AUTO",
     "ENGINES",
     "ClipRule",
     "Engine",
@@ -31,11 +43,15 @@ __all__ = [
     "FunctionalEngine",
     "GhostEngine",
     "Layout",
+    "LinearEngine",
     "LoopEngine",
     "Objective",
     "Part",
     "PerExampleLoss",
     "Query",
+    "binary_loss",
     "clipped_losses",
     "engine",
+    "multiclass_loss",
+    "squared_loss",
 ]

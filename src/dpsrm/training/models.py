@@ -7,11 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from dpsrm.core.errors import need
-from dpsrm.gradients import PerExampleLoss
+from dpsrm.gradients import PerExampleLoss, binary_loss, multiclass_loss
 
 KINDS = ("logistic", "mlp")
 
@@ -46,16 +45,9 @@ class Model:
         raise AssertionError(self.kind)
 
 
-def binary_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Per-example logistic loss of one logit; targets 0 and 1."""
-    return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets.to(outputs.dtype), reduction="none")
-
-
-def multiclass_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Per-example cross-entropy of K logits; targets 0 … K−1."""
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
 def loss_for(classes: int) -> PerExampleLoss:
     """The loss that belongs to a model built for `classes` classes."""
     return binary_loss if classes == 2 else multiclass_loss
+
+
+__all__ = ["KINDS", "Model", "binary_loss", "loss_for", "multiclass_loss"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency, Scheme
-from dpsrm.gradients import ENGINES, Layout
+from dpsrm.gradients import AUTO, ENGINES, Layout
 from dpsrm.methods import DECAYS, OUTPUTS, ConstantStep, CorrectedAdam, OptimizerStep, Schedule, Stepper
 
 StepperFactory = Callable[[float, Layout, Tensor], Stepper]
@@ -132,17 +132,18 @@ class Performance:
     """How fast, never what: no setting here changes the guarantee.
 
     Args:
-        engine: how clipped sums are computed.
+        engine: how clipped sums are computed; "auto" takes the fastest engine that knows the model.
         threads: torch threads; None means one for models of up to 10,000 parameters, where more only wait for each
             other, and torch's own choice above.
     """
 
-    engine: str = "functional"
+    engine: str = AUTO
     threads: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse engines that do not exist."""
-        need(self.engine in ENGINES, f"engine must be one of {', '.join(ENGINES)}", engine=self.engine)
+        known = self.engine == AUTO or self.engine in ENGINES
+        need(known, f"engine must be one of {AUTO}, {', '.join(ENGINES)}", engine=self.engine)
         need(self.threads is None or self.threads >= 1, "threads must be 1 or more", threads=self.threads)
 
     def threads_for(self, parameters: int) -> int:
