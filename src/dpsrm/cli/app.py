@@ -13,6 +13,7 @@ from dpsrm.cli.account import account, calibrate
 from dpsrm.cli.demo import demo
 from dpsrm.cli.methods import methods
 from dpsrm.cli.plan import plan
+from dpsrm.cli.reproduce import reproduce
 from dpsrm.cli.train import train
 from dpsrm.cli.verify import verify
 from dpsrm.core.errors import DpsrmError
@@ -23,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, methods, plan, account, calibrate, verify):
+for command in (demo, train, methods, plan, account, calibrate, verify, reproduce):
     app.command()(command)
 
 

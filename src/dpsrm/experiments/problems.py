@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor
 
 from dpsrm.data import Records, load, load_like
@@ -73,6 +74,6 @@ def _evaluate(
     logits = X @ theta[:-1].astype(np.float32) + np.float32(theta[-1])
     logits = logits.astype(np.float64)
     loss = float(np.mean(np.logaddexp(0, logits) - y * logits))
-    residual = (1 / (1 + np.exp(-logits)) - y) / len(y)
+    residual = (expit(logits) - y) / len(y)
     gradient = np.append(residual.astype(np.float32) @ X, residual.sum()).astype(np.float64)
     return loss, gradient, float(np.mean((logits > 0) != y))

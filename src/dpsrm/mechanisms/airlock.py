@@ -16,7 +16,8 @@ from dpsrm.mechanisms.noise import gaussian_noise
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 
 _BLOCK = 64
-"""Most releases charged by one ledger line, so that fast runs do not wait for the disk at every step."""
+"""One ledger line charges up to this many equal releases ahead, or an eighth of those charged before if that is more, so
+that fast and long runs wait neither for the disk nor for the accountant at every step."""
 
 
 class Airlock:
@@ -111,8 +112,9 @@ class Airlock:
     def _pay(self, event: Event) -> None:
         """Use a charge made ahead, or have the budget accept a new one and write it down."""
         if self._credit.get(event, 0) == 0:
-            ahead = self._planned.count(event) - self._ledger.spending.count(event)
-            count = self._approve(event, max(1, min(ahead, _BLOCK)))
+            charged = self._ledger.spending.count(event)
+            ahead = self._planned.count(event) - charged
+            count = self._approve(event, max(1, min(ahead, max(_BLOCK, charged // 8))))
             self._ledger.charge(event, count)
             self._credit[event] = count
         self._credit[event] -= 1

@@ -25,7 +25,7 @@ from dpsrm.gradients.query import ClipRule, Excess, Part, Query, part_factors, r
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
-_CACHED, _MOST, _FEW = 3 * 2**19, 2**25, 16
+_CACHED, _MOST, _FEW = 3 * 2**19, 2**25, 8
 """Numbers recorded at once per point: about 6 MB of float32, so that they stay in the cache; up to 128 MB only to keep
 pieces of a few examples together, because the parameters are read once per piece."""
 

@@ -70,9 +70,12 @@ class OuterBlock:
                 ((symbol, _),) = right.items()
                 scaled = self.right[symbol] * weight_B[:, None, None]
                 lefts[left] = lefts[left].add_(scaled) if left in lefts else scaled
+        total_OI = None
         for left, right_BTO in lefts.items():
             left_NI, right_NO = _flat(self.left[left], right_BTO)
-            total_P += self.order((right_NO.T @ left_NI).flatten())
+            total_OI = right_NO.T @ left_NI if total_OI is None else total_OI.addmm_(right_NO.T, left_NI)
+        if total_OI is not None:
+            total_P += self.order(total_OI.flatten())
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""

@@ -34,7 +34,12 @@ class _Tap(torch.autograd.Function):
 
 
 def tap(output: Tensor, seed: Tensor, to: Tapped) -> Tensor:
-    """`output`, whose gradient will be written to `to.grad`."""
+    """`output`, whose gradient will be written to `to.grad`.
+
+    A view is first taken for a tensor of its own: autograd would copy its gradient twice to keep track of the base.
+    """
+    if output._is_view():
+        output = torch.ops.aten._unsafe_view(output, output.shape)
     return cast(Tensor, _Tap.apply(output, seed, to))  # type: ignore[no-untyped-call]
 
 
