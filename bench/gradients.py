@@ -1,8 +1,10 @@
 """How fast is the two-point DP-SRM estimator? Ours, `torch.func`, Opacus' hooks, and two plain passes, interleaved.
 
     python -m bench.gradients --model cnn4 --batch 512
+    python -m bench.gradients --plot docs/images/gradients.svg     all models, and their picture
 
-Times are medians over rounds in which every variant runs once, so that a slow minute of the machine hits them all.
+Times are processor seconds of one thread, medians over rounds in which every variant runs once, so that neither a
+neighbour on the machine nor a slow minute favours one of them.
 Peak memory is measured in a process per variant: the highest resident size while it runs, minus the resident size
 just before, when the model, its two parameter vectors and the batch already exist.
 """
@@ -191,6 +193,28 @@ def _resident(field: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    """Bars of time and memory relative to two plain passes, one group per model."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    titles = {"time_ratios": "time", "memory_ratios": "peak memory"}
+    for panel, (key, title) in zip(panels, titles.items(), strict=True):
+        for at, name in enumerate(VARIANTS):
+            heights = [result[key].get(name, 0) for result in results]
+            bars = panel.bar([i + 0.2 * (at - 1.5) for i in range(len(results))], heights, 0.2, label=name)
+            panel.bar_label(bars, fmt="%.3g", fontsize=6)
+        panel.set(yscale="log", title=f"{title} ÷ two plain passes'")
+        panel.set_xticks(range(len(results)), [f"{r['model']}\nb={r['batch']}" for r in results])
+        panel.axhline(1, color="grey", linewidth=0.5)
+    panels[0].legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
 def main() -> None:
     """Print the result as JSON."""
     logging.basicConfig(level=logging.WARNING)
@@ -199,10 +223,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--plot", type=Path, help="measure all models and draw them here")
     parser.add_argument("--peak", choices=VARIANTS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.peak:
         print(_peak_here(asked.peak, asked.model, asked.batch))
+        return
+    if asked.plot:
+        results = [run(model, None, asked.repeats) for model in BATCHES]
+        print(json.dumps(results, indent=2))
+        plot(results, asked.plot)
         return
     print(json.dumps(run(asked.model, asked.batch, asked.repeats, memory=not asked.no_memory), indent=2))
 

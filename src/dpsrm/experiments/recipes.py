@@ -195,7 +195,7 @@ def papers_noise(rate: float, steps: int, epsilon: float, delta: float = DELTA) 
     """The noise multiplier of the paper's Theorem 1 at its best β, whether or not its conditions hold.
 
     >>> round(papers_noise(50 / 32561, 2605, 0.2), 2)
-    4.99
+    5.0
     """
     beta = np.linspace(0.01, 0.99, 981)
     alpha = np.log(1 / delta) / ((1 - beta) * epsilon) + 1

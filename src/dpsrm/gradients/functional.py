@@ -31,16 +31,20 @@ class FunctionalEngine:
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
         tally = Tally.empty(query)
+        self.add(tally, inputs, targets)
+        return tally.result()
+
+    def add(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
+        """Add a batch to a running sum."""
         for piece in range(0, len(inputs), self.physical_batch):
             cut = slice(piece, piece + self.physical_batch)
             state = torch.get_rng_state()
             gradients, losses_B = [], torch.empty(0)
-            for point_P in reversed(query.points):
+            for point_P in reversed(tally.query.points):
                 torch.set_rng_state(state)
                 g_BP, losses_B = self._rows(point_P, inputs[cut], targets[cut])
                 gradients.append(g_BP.detach())
             tally.add(gradients[::-1], losses_B.detach())
-        return tally.result()
 
     def _loss_of_one(self, point_P: Tensor, one_input: Tensor, one_target: Tensor) -> Tensor:
         """The loss of a single example, as a batch of one."""

@@ -16,8 +16,8 @@ from dpsrm.mechanisms.noise import gaussian_noise
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 
 _BLOCK = 64
-"""One ledger line charges up to this many equal releases ahead, or an eighth of those charged before if that is more, so
-that fast and long runs wait neither for the disk nor for the accountant at every step."""
+"""One ledger line charges up to this many equal releases ahead, or an eighth of those charged before if that is more,
+so that fast and long runs wait neither for the disk nor for the accountant at every step."""
 
 
 class Airlock:

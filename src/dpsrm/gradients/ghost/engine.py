@@ -137,13 +137,7 @@ class GhostEngine:
 
     def _add_elsewhere(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
         """Add a piece in which the module did not do what the survey saw, by `torch.func`."""
-        other = FunctionalEngine(self.objective, physical_batch=self.physical_batch)(tally.query, inputs, targets)
-        facts, rows = other.diagnostics, other.rows
-        tally.total_P += other.secret
-        tally.rows += rows
-        tally.loss += facts.loss * rows
-        tally.nonfinite += facts.nonfinite
-        tally.clipped = [a + round(b * rows) for a, b in zip(tally.clipped, facts.clipped, strict=True)]
+        FunctionalEngine(self.objective, physical_batch=self.physical_batch).add(tally, inputs, targets)
 
 
 def _automatic(numbers: int) -> int:
