@@ -21,9 +21,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-BINARY, MULTICLASS, SQUARED = 0, 1, 2
-STABILITY = 0.01
-"""As `query.STABILITY`."""
+from dpsrm.gradients.query import STABILITY
+from dpsrm.gradients.standard_losses import BINARY, SQUARED
 
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
@@ -36,20 +35,40 @@ Asked = tuple[Array, Array, float]
 Scratch = tuple[Array, Array, Array, Array]
 """Room for one row: logits or residuals (K, C), norms (M), its contribution (C), one part of it (C)."""
 
+State = tuple[Array, Array, Array, Array]
+"""A walk's θ and θ before (both in the model's type), direction and running output (both float64)."""
+Steps = tuple[Array, Array, Array, Array, Array]
+"""Per step: parts (M, 3), coefficients (M, K), points (K, 2) as multiples of θ and of θ before, (K, M, batch), and
+(keep, gain, rate, share of θ in the output)."""
+Drawn = tuple[Array, Array, Array]
+"""Where each step's indices start (T + 1), the indices, and the noise (T, P) of the released means."""
+
 _exact = numba.njit(cache=True, nogil=True, error_model="numpy")
 _sums = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 @_sums
-def square_norms(starts: Array, values: Array, bias: float) -> Floats:
-    """‖(x, 1)‖² of every row, (x) alone without bias (`bias` 0)."""
+def square_norms(starts: Array, columns: Array, values: Array, features: int, bias: float) -> tuple[bool, Floats]:
+    """Whether every row's columns are increasing and below D, and ‖(x, 1)‖² of every row ((x) alone if `bias` is 0).
+
+    A column twice in a row would break the norm, one beyond D the memory; after a False the norms mean nothing.
+    """
     norms_n = np.empty(len(starts) - 1)
+    valid = len(starts) > 0 and starts[0] == 0 and starts[-1] == len(values)
+    for i in range(len(norms_n)):
+        valid = valid and starts[i] <= starts[i + 1]
+    if not valid:
+        return False, norms_n
     for i in range(len(norms_n)):
         total = bias
         for s in range(starts[i], starts[i + 1]):
             total += float(values[s]) * float(values[s])
         norms_n[i] = total
-    return norms_n
+        last = -1
+        for s in range(starts[i], starts[i + 1] if len(columns) > 0 else starts[i]):
+            valid = valid and last < columns[s] < features
+            last = columns[s]
+    return valid, norms_n
 
 
 @_sums
@@ -206,3 +225,37 @@ def clipped_sum(
             clipped_M[m] += norm > query[0][m, 0]
             largest_M[m] = max(largest_M[m], math.inf if math.isnan(norm) else norm)
     return nonfinite, losses, clipped_M, largest_M
+
+
+@_exact
+def walk_block(rows: Rows, model: Model, state: State, steps: Steps, drawn: Drawn, extra: tuple[float, float]) -> None:
+    """Take T steps of one walk, in place: clipped sum + noise → direction → θ → running output.
+
+    The sums live and die in here; what leaves is a function of sums with their noise added.
+    """
+    theta_P, previous_P, direction_P, kept_P = state
+    parts_TM, coefficients_TMK, points_TK, counts_T, moves_T = steps
+    starts_T, indices, noise_TP = drawn
+    margin, strength = extra
+    P = len(theta_P)
+    C = P // (model[1] + int(model[2]))
+    points_KP, total_P, step = np.empty((points_TK.shape[1], P)), np.empty(P), np.empty(2, theta_P.dtype)
+    for t in range(len(counts_T)):
+        K, M, batch = counts_T[t]
+        keep, gain, step[0], share = moves_T[t]
+        for k in range(K):
+            points_KP[k] = points_TK[t, k, 0] * theta_P + points_TK[t, k, 1] * previous_P
+        scratch = np.empty((K, C)), np.empty(M), np.empty(C), np.empty(C)
+        query = parts_TM[t, :M], coefficients_TMK[t, :M, :K], margin
+        total_P[:] = 0.0
+        for i in indices[starts_T[t] : starts_T[t + 1]]:
+            _logits(i, rows, model, points_KP[:K], scratch[0])
+            _add_row(i, rows, model, query, scratch, total_P)
+        for j in range(P):
+            direction_P[j] = gain * (total_P[j] / batch + noise_TP[t, j]) + keep * direction_P[j]
+            here = float(theta_P[j])
+            square = 1 + here * here
+            step[1] = direction_P[j] + 2 * strength * here / (square * square)
+            previous_P[j] = theta_P[j]
+            theta_P[j] = theta_P[j] - step[0] * step[1]
+            kept_P[j] += share * (float(theta_P[j]) - kept_P[j])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from dpsrm.core.errors import BudgetExceeded, need
 from dpsrm.core.events import Event, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease, ZcdpRelease
-from dpsrm.core.ledger import Ledger
+from dpsrm.core.book import Book
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.mechanisms.noise import gaussian_noise
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
@@ -35,7 +36,7 @@ class Airlock:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: Book,
         *,
         planned: Spending,
         epsilon_of: Callable[[Spending], float],
@@ -62,6 +63,41 @@ class Airlock:
             return self._released(total, sampling, 0.0, UnprotectedRelease(what="a sum without noise"))
         event = GaussianRelease(noise_multiplier=float(noise_multiplier), sampling=sampling)
         return self._released(total, sampling, noise_multiplier, event)
+
+    def noise_block(
+        self,
+        bounds: Sequence[float],
+        size: int,
+        *,
+        sampling: Sampling,
+        noise_multiplier: float,
+        begin: Callable[[int], None],
+    ) -> npt.NDArray[np.float64]:
+        """The noise that `release` would add to the means of several sums in a row, (T, size), paid for beforehand.
+
+        For compiled loops, which add row t to the mean of their own t-th clipped sum inside the kernel.
+
+        Args:
+            bounds: the bound of each sum.
+            size: how many coordinates a sum has.
+            sampling, noise_multiplier: as in `release`, the same for all; 0 gives zeros, charged as ε = ∞.
+            begin: called with t before row t is drawn; it draws the records of that release.
+
+        Guarantee: all T charges are in the ledger before any of the noise exists, and each row is fresh.
+        """
+        stds = np.array([noise_multiplier * self._sensitivity(bound) for bound in bounds])
+        private = noise_multiplier != 0
+        need(not private or bool(((stds > 0) & (stds < math.inf)).all()), "noise needs a finite, positive sensitivity")
+        what = UnprotectedRelease(what="a sum without noise")
+        s = float(noise_multiplier)
+        self._pay(GaussianRelease(noise_multiplier=s, sampling=sampling) if private else what, len(bounds))
+        self.released += len(bounds)
+        noise_TP = np.zeros((len(bounds), size))
+        for t, std in enumerate(stds):
+            begin(t)
+            if private:
+                noise_TP[t] = gaussian_noise(std, size, self._noise).numpy()
+        return noise_TP / sampling.batch
 
     def release_zcdp(self, total: ClippedSum[Tensor], *, sampling: Sampling, rho: float) -> Tensor:
         """As `release`, over all records, for a zCDP price: s = 1/√(2ρ). ρ = ∞ means no noise, charged as ε = ∞."""
@@ -95,6 +131,10 @@ class Airlock:
             return 0.0
         return noise_multiplier * total.sensitivity(self._ledger.header.adjacency) / sampling.batch
 
+    def _sensitivity(self, bound: float) -> float:
+        """The sensitivity of a sum with this bound."""
+        return ClippedSum(secret=None, bound=bound, rows=0).sensitivity(self._ledger.header.adjacency)
+
     def _released(self, total: ClippedSum[Tensor], sampling: Sampling, noise_multiplier: float, event: Event) -> Tensor:
         """Pay for `event`, then release the mean with the noise it stands for."""
         _need_rows(total.rows, sampling)
@@ -108,14 +148,14 @@ class Airlock:
             return total.secret / sampling.batch
         return (total.secret + gaussian_noise(std, len(total.secret), self._noise)) / sampling.batch
 
-    def _pay(self, event: Event) -> None:
-        """Use a charge made ahead, or have the budget accept a new one and write it down."""
-        if self._credit.get(event, 0) == 0:
+    def _pay(self, event: Event, count: int = 1) -> None:
+        """Use charges made ahead, or have the budget accept new ones and write them down."""
+        while self._credit.get(event, 0) < count:
             ahead = self._planned.count(event) - self._ledger.spending.count(event)
-            count = self._approve(event, max(1, min(ahead, _BLOCK)))
-            self._ledger.charge(event, count)
-            self._credit[event] = count
-        self._credit[event] -= 1
+            charged = self._approve(event, max(1, min(ahead, _BLOCK)))
+            self._ledger.charge(event, charged)
+            self._credit[event] = self._credit.get(event, 0) + charged
+        self._credit[event] -= count
 
     def _approve(self, event: Event, count: int) -> int:
         """How many releases, `count` or fewer, the budget allows; `BudgetExceeded` if not even one."""
