@@ -20,7 +20,7 @@ from dpsrm.gradients.standard_losses import CLOSED_FORMS, MULTICLASS
 
 Array = npt.NDArray[Any]
 Rows = tuple[Array, Array, Array, Array, Array]
-_NO_COLUMNS = np.empty(0, dtype=np.int64)
+_NO_COLUMNS = np.empty(0, dtype=np.int32)
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -70,27 +70,28 @@ class LinearEngine:
 
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
-        rows = self.rows(inputs, targets)
-        points_KP = np.stack([point_P.detach().double().numpy() for point_P in query.points])
+        rows, parts = self.rows(inputs, targets), query.parts
+        points_KP = np.array([point_P.detach().numpy() for point_P in query.points], dtype=np.float64)
         total_P = np.zeros(points_KP.shape[1])
-        parts = np.array([(p.clip, p.weight, float(p.rule is ClipRule.AUTO)) for p in query.parts], dtype=np.float64)
-        coefficients_MK = np.array([p.coefficients for p in query.parts], dtype=np.float64)
-        asked = parts, coefficients_MK, self.margin
-        nonfinite, loss, clipped_M, largest_M = self._kernels.clipped_sum(rows, self.model, points_KP, asked, total_P)
+        rules = np.array([(part.clip, part.weight, float(part.rule is ClipRule.AUTO)) for part in parts])
+        asked = rules, np.array([part.coefficients for part in parts], dtype=np.float64), self.margin
+        loss, counts, norms_BM = self._kernels.clipped_sum(rows, self.model, points_KP, asked, total_P)
         if query.excess is Excess.RAISE:
-            for part, largest in zip(query.parts, largest_M.tolist(), strict=True):
+            for part, norm_B in zip(parts, torch.from_numpy(norms_BM).unbind(1), strict=True):
                 if part.weight > 0:
-                    refuse_excess(torch.tensor([largest]), part)
-        share = max(len(targets), 1)
-        facts = Diagnostics(loss=loss / share, clipped=tuple((clipped_M / share).tolist()), nonfinite=nonfinite)
-        return ClippedSum(secret=torch.from_numpy(total_P), bound=query.bound, rows=len(targets), diagnostics=facts)
+                    refuse_excess(norm_B, part)
+        *clipped, nonfinite = counts.tolist()
+        B = len(targets)
+        shares = tuple(count / max(B, 1) for count in clipped)
+        facts = Diagnostics(loss=loss / max(B, 1), clipped=shares, nonfinite=int(nonfinite))
+        return ClippedSum(secret=torch.from_numpy(total_P), bound=query.bound, rows=B, diagnostics=facts)
 
     def rows(self, inputs: Tensor, targets: Tensor) -> Rows:
         """A batch as the kernels read it: starts, columns, values, ‖(x, 1)‖², targets."""
         kind, D, bias = self.model
-        need(inputs.ndim == 2, "a linear model's inputs are a matrix, one row per example", shape=tuple(inputs.shape))
-        need(inputs.shape[1] == D, "inputs must have the model's features", got=inputs.shape[1], features=D)
-        need(targets.shape == inputs.shape[:1], "there must be one target per example", targets=tuple(targets.shape))
+        B = len(targets)
+        fits = inputs.shape == (B, D) and targets.ndim == 1
+        need(fits, "inputs are (examples, features) and targets (examples)", inputs=inputs.shape, features=D, targets=B)
         starts, columns, values = _matrix(inputs.detach())
         valid, norms_B = self._kernels.square_norms(starts, columns, values, D, bias)
         need(valid, "sparse inputs must have increasing columns in every row, all below the number of features")
@@ -105,9 +106,10 @@ def _matrix(inputs: Tensor) -> tuple[Array, Array, Array]:
     """A dense or sparse matrix as starts, columns (none if dense) and values."""
     if inputs.layout == torch.sparse_csr:
         starts, columns = inputs.crow_indices().numpy(), inputs.col_indices().numpy()
-        return starts.astype(np.int64, copy=False), columns.astype(np.int64, copy=False), _values(inputs.values())
+        return starts.astype(np.int64, copy=False), columns.astype(np.int32, copy=False), _values(inputs.values())
     need(inputs.layout == torch.strided, "inputs must be dense or sparse CSR", layout=str(inputs.layout))
-    starts = np.arange(len(inputs) + 1, dtype=np.int64) * inputs.shape[1]
+    rows, features = inputs.shape
+    starts = np.arange(0, rows * features + 1, max(features, 1), dtype=np.int64)
     return starts, _NO_COLUMNS, _values(inputs.reshape(-1))
 
 

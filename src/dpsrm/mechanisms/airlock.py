@@ -13,7 +13,7 @@ from dpsrm.core.errors import BudgetExceeded, need
 from dpsrm.core.events import Event, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease, ZcdpRelease
 from dpsrm.core.book import Book
 from dpsrm.core.secret import ClippedScores, ClippedSum
-from dpsrm.mechanisms.noise import gaussian_noise
+from dpsrm.mechanisms.noise import gaussian_noise, gaussian_rows
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 
 _BLOCK = 64
@@ -85,19 +85,19 @@ class Airlock:
 
         Guarantee: all T charges are in the ledger before any of the noise exists, and each row is fresh.
         """
-        stds = np.array([noise_multiplier * self._sensitivity(bound) for bound in bounds])
-        private = noise_multiplier != 0
-        need(not private or bool(((stds > 0) & (stds < math.inf)).all()), "noise needs a finite, positive sensitivity")
-        what = UnprotectedRelease(what="a sum without noise")
-        s = float(noise_multiplier)
-        self._pay(GaussianRelease(noise_multiplier=s, sampling=sampling) if private else what, len(bounds))
+        private, s = noise_multiplier != 0, float(noise_multiplier)
+        adjacency = self._ledger.header.adjacency
+        stds_T = np.array([s * ClippedSum(secret=None, bound=bound, rows=0).sensitivity(adjacency) for bound in bounds])
+        good = not private or bool(((stds_T > 0) & (stds_T < math.inf)).all())
+        need(good, "noise needs a finite, positive sensitivity", remedy="set a clip")
+        unprotected = UnprotectedRelease(what="a sum without noise")
+        self._pay(GaussianRelease(noise_multiplier=s, sampling=sampling) if private else unprotected, len(bounds))
         self.released += len(bounds)
-        noise_TP = np.zeros((len(bounds), size))
-        for t, std in enumerate(stds):
+        if private:
+            return gaussian_rows(stds_T, size, self._noise, begin=begin) / sampling.batch
+        for t in range(len(bounds)):
             begin(t)
-            if private:
-                noise_TP[t] = gaussian_noise(std, size, self._noise).numpy()
-        return noise_TP / sampling.batch
+        return np.zeros((len(bounds), size))
 
     def release_zcdp(self, total: ClippedSum[Tensor], *, sampling: Sampling, rho: float) -> Tensor:
         """As `release`, over all records, for a zCDP price: s = 1/√(2ρ). ρ = ∞ means no noise, charged as ε = ∞."""
@@ -130,10 +130,6 @@ class Airlock:
         if noise_multiplier == 0:
             return 0.0
         return noise_multiplier * total.sensitivity(self._ledger.header.adjacency) / sampling.batch
-
-    def _sensitivity(self, bound: float) -> float:
-        """The sensitivity of a sum with this bound."""
-        return ClippedSum(secret=None, bound=bound, rows=0).sensitivity(self._ledger.header.adjacency)
 
     def _released(self, total: ClippedSum[Tensor], sampling: Sampling, noise_multiplier: float, event: Event) -> Tensor:
         """Pay for `event`, then release the mean with the noise it stands for."""
