@@ -77,7 +77,9 @@ class SparseRecords:
 
     def __post_init__(self) -> None:
         n = self.matrix.shape[0]
-        need(n == len(self.targets), "inputs and targets must have the same length", inputs=n, targets=len(self.targets))
+        need(
+            n == len(self.targets), "inputs and targets must have the same length", inputs=n, targets=len(self.targets)
+        )
         need(n > 0, "data must hold at least one record", inputs=self.matrix.shape)
         self.matrix.sum_duplicates()
         _need_finite(torch.from_numpy(self.matrix.data), "features")
@@ -155,8 +157,8 @@ def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
     Floating inputs become `dtype` (torch's default when None); integer or boolean targets become int64.
 
     Args:
-        data: `Records`, `SparseRecords`, `DatasetRecords`, a torch `Dataset` of pairs, or (inputs, targets) as NumPy arrays or
-            tensors.
+        data: `Records`, `SparseRecords`, `DatasetRecords`, a torch `Dataset` of pairs, or (inputs, targets) as NumPy
+            arrays or tensors.
         dtype: the floating type of arrays' inputs.
 
     Edge cases: raises `InputError` for no record, lengths that differ, NaN or infinite features (also when

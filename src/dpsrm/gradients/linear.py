@@ -20,7 +20,7 @@ from dpsrm.gradients.standard_losses import CLOSED_FORMS, MULTICLASS
 
 Array = npt.NDArray[Any]
 Rows = tuple[Array, Array, Array, Array, Array]
-_NO_COLUMNS = np.empty(0, dtype=np.int32)
+_NO_COLUMNS = np.empty(0, dtype=np.uint32)
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -106,7 +106,7 @@ def _matrix(inputs: Tensor) -> tuple[Array, Array, Array]:
     """A dense or sparse matrix as starts, columns (none if dense) and values."""
     if inputs.layout == torch.sparse_csr:
         starts, columns = inputs.crow_indices().numpy(), inputs.col_indices().numpy()
-        return starts.astype(np.int64, copy=False), columns.astype(np.int32, copy=False), _values(inputs.values())
+        return starts.astype(np.int64, copy=False), columns.astype(np.uint32), _values(inputs.values())
     need(inputs.layout == torch.strided, "inputs must be dense or sparse CSR", layout=str(inputs.layout))
     rows, features = inputs.shape
     starts = np.arange(0, rows * features + 1, max(features, 1), dtype=np.int64)

@@ -6,10 +6,12 @@ one vector u_C, the sum of its parts' clipped combinations, times (x, 1).
 
 Shapes: n records, B examples of a batch, D features, C outputs, P = C·D (+ C with bias) parameters laid out as
 weights (C, D) then bias (C), K points, M parts. Rows are CSR: row i holds `values[s]` in `columns[s]` for s from
-`starts[i]` to `starts[i + 1]`; a dense matrix has no `columns` (an empty array) and D values in each row.
+`starts[i]` to `starts[i + 1]`; a dense matrix has no `columns` (an empty array) and D values in each row. Columns are
+unsigned, and rows are sliced before they are looped over: Numba then leaves out its check for negative indices.
 
 All of it stays in one file: Numba's cache on disk does not notice a change in another file's compiled function.
-NaN must be seen, so `fastmath` never allows to assume there is none.
+NaN must be seen, so `fastmath` never allows to assume there is none. It is `np.float64(x)` and not `float(x)`, which
+Numba leaves in single precision.
 """
 
 from __future__ import annotations
@@ -58,13 +60,13 @@ def square_norms(starts: Array, columns: Array, values: Array, features: int, bi
         return False, norms_n
     for i in range(len(norms_n)):
         total = bias
-        for s in range(starts[i], starts[i + 1]):
-            total += float(values[s]) * float(values[s])
+        for value in values[starts[i] : starts[i + 1]]:
+            total += np.float64(value) * np.float64(value)
         norms_n[i] = total
         last = -1
         for s in range(starts[i], starts[i + 1] if len(columns) > 0 else starts[i]):
-            valid = valid and last < columns[s] < features
-            last = columns[s]
+            valid = valid and last < np.int64(columns[s]) < features
+            last = np.int64(columns[s])
     return valid, norms_n
 
 
@@ -79,12 +81,14 @@ def _logits(rows: Rows, picked_B: Array, model: Model, points_KP: Array, z_BKC: 
             offset = points_KP[k, C * D + c] if bias == 1 else 0.0
             for r in range(len(picked_B)):
                 start, stop, total = starts[picked_B[r]], starts[picked_B[r] + 1], 0.0
+                row = values[start:stop]
                 if len(columns) == 0:
-                    for j in range(stop - start):
-                        total += float(values[start + j]) * weights_D[j]
+                    for j in range(len(row)):
+                        total += np.float64(row[j]) * weights_D[j]
                 else:
-                    for s in range(start, stop):
-                        total += float(values[s]) * weights_D[columns[s]]
+                    where = columns[start:stop]
+                    for s in range(len(row)):
+                        total += np.float64(row[s]) * weights_D[where[s]]
                 z_BKC[r, k, c] = total + offset
 
 
@@ -99,12 +103,14 @@ def _accumulate(rows: Rows, picked_B: Array, model: Model, u_BC: Array, total_P:
             start, stop, u = starts[picked_B[r]], starts[picked_B[r] + 1], u_BC[r, c]
             if u == 0:
                 continue
+            row = values[start:stop]
             if len(columns) == 0:
-                for j in range(stop - start):
-                    into_D[j] += u * float(values[start + j])
+                for j in range(len(row)):
+                    into_D[j] += u * np.float64(row[j])
             else:
-                for s in range(start, stop):
-                    into_D[columns[s]] += u * float(values[s])
+                where = columns[start:stop]
+                for s in range(len(row)):
+                    into_D[where[s]] += u * np.float64(row[s])
             if bias == 1:
                 total_P[C * D + c] += u
 
@@ -188,7 +194,9 @@ def _contributions(norms_n: Array, picked_B: Array, r_BKC: Array, query: Asked, 
 
 
 @_exact
-def clipped_sum(rows: Rows, model: Model, points_KP: Array, query: Asked, total_P: Array) -> tuple[float, Floats, Floats]:
+def clipped_sum(
+    rows: Rows, model: Model, points_KP: Array, query: Asked, total_P: Array
+) -> tuple[float, Floats, Floats]:
     """Add all rows' contributions to the total.
 
     Returns the sum of the finite losses at the first point; per part, the number of rows longer than its clip, and at
@@ -239,9 +247,9 @@ def walk_block(rows: Rows, model: Model, state: State, steps: Steps, drawn: Draw
         _accumulate(rows, picked_B, model, u_BC, total_P)
         for j in range(P):
             direction_P[j] = gain * (total_P[j] / batch + noise_TP[t, j]) + keep * direction_P[j]
-            here = float(theta_P[j])
+            here = np.float64(theta_P[j])
             square = 1 + here * here
             step[1] = direction_P[j] + 2 * strength * here / (square * square)
             previous_P[j] = theta_P[j]
             theta_P[j] = theta_P[j] - step[0] * step[1]
-            kept_P[j] += share * (float(theta_P[j]) - kept_P[j])
+            kept_P[j] += share * (np.float64(theta_P[j]) - kept_P[j])

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from dpsrm.core.book import Book
 from dpsrm.core.errors import BudgetExceeded, need
 from dpsrm.core.events import Event, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease, ZcdpRelease
-from dpsrm.core.book import Book
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.mechanisms.noise import gaussian_noise, gaussian_rows
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon

@@ -5,7 +5,7 @@ Shapes: T steps, K points, M parts (the most of any step).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,27 +43,28 @@ class Recipe:
 def read_recipe(method: Method, schedule: Schedule) -> Recipe:
     """Ask the method's walk all its questions beforehand.
 
-    With θ^t = (1, 0) and θ^{t−1} = (0, 1) a point that is a combination of them is its own coefficients.
+    With θ^t = (1, 0) and θ^{t−1} = (0, 1) a point that is a combination of them is its own coefficients; with both at
+    0 a clip that depends on their distance shows that it does.
 
     Edge cases: methods whose questions depend on what was released (adaptive ones, clips relative to the last step's
     length) have no recipe and raise `InputError`.
     """
-    asks = [_asked(method, schedule, scale) for scale in (1.0, 3.0)]
-    for (one, _), (other, _) in zip(*asks, strict=True):
+    asks, standing = (_asked(method, schedule, scale) for scale in (1.0, 0.0))
+    for (one, _), (other, _) in zip(asks, standing, strict=True):
         same = one.batch == other.batch and one.query.parts == other.query.parts
         need(same, "the method's clips depend on its releases", method=method.name, remedy="use train")
-    K = max(len(ask.query.points) for ask, _ in asks[0])
-    M = max(len(ask.query.parts) for ask, _ in asks[0])
-    T = len(asks[0])
+    T = len(asks)
+    K = max(len(ask.query.points) for ask, _ in asks)
+    M = max(len(ask.query.parts) for ask, _ in asks)
     recipe = Recipe(
         parts=np.ones((T, M, 3)),
         coefficients=np.zeros((T, M, K)),
         points=np.zeros((T, K, 2)),
-        counts=np.array([(len(a.query.points), len(a.query.parts), a.batch) for a, _ in asks[0]], dtype=np.int64),
-        weights=np.array([weights for _, weights in asks[0]]),
-        bounds=np.array([ask.query.bound for ask, _ in asks[0]]),
+        counts=np.array([(len(a.query.points), len(a.query.parts), a.batch) for a, _ in asks], dtype=np.int64),
+        weights=np.array([weights for _, weights in asks]),
+        bounds=np.array([ask.query.bound for ask, _ in asks]),
     )
-    for t, (ask, _) in enumerate(asks[0]):
+    for t, (ask, _) in enumerate(asks):
         _write(recipe, t, ask.query)
     return recipe
 
@@ -81,8 +82,7 @@ def _asked(method: Method, schedule: Schedule, scale: float) -> list[tuple[Ask, 
         plain = isinstance(ask, Ask) and ask.rho is None and ask.query.excess is Excess.CLIP
         if not plain or not isinstance(ask, Ask):
             raise InputError(f"{method.name} asks for more than noisy clipped means; use train")
-        points = tuple(point / scale for point in ask.query.points)
-        questions.append((replace(ask, query=replace(ask.query, points=points)), walk.weights()))
+        questions.append((ask, walk.weights()))
     return questions
 
 
