@@ -3,8 +3,8 @@
     python -m bench.gradients --model cnn4 --batch 512
     python -m bench.gradients --plot docs/images/gradients.svg     all models, and their picture
 
-Times are processor seconds of one thread, medians over rounds in which every variant runs once, so that neither a
-neighbour on the machine nor a slow minute favours one of them.
+Times are processor seconds of one thread. In every round each variant runs once; a ratio is the median over rounds of
+the two times' quotient, so that neither a neighbour on the machine nor a slow minute favours one of them.
 Peak memory is measured in a process per variant: the highest resident size while it runs, minus the resident size
 just before, when the model, its two parameter vectors and the batch already exist.
 """
@@ -112,7 +112,7 @@ def _clipped(rows: list[Tensor], clip: float) -> Tensor:
 def run(model: str, batch: int | None = None, repeats: int = 15, *, memory: bool = True) -> dict[str, Any]:
     """Measure all variants on `model`; see the module's first lines for how.
 
-    Returns ratios, for instance `ratio_to_two_plain_passes` = median time of ours ÷ of two plain passes. A variant
+    Returns ratios, for instance `ratio_to_two_plain_passes` = time of ours ÷ of two plain passes. A variant
     that cannot run the model has None instead, and `failures` says why.
     """
     batch = batch or BATCHES[model]
@@ -127,7 +127,7 @@ def run(model: str, batch: int | None = None, repeats: int = 15, *, memory: bool
             failures[name] = f"{type(error).__name__}: {error}"[:300]
             steps.pop(name, None)
     seconds = _times(steps, repeats)
-    peaks = {name: peak(name, model, batch) for name in steps} if memory else {}
+    peaks = {name: [peak(name, model, batch)] for name in steps} if memory else {}
     return {
         "model": model,
         "batch": batch,
@@ -149,22 +149,24 @@ def _quiet(step: Callable[[], Any]) -> None:
         step()
 
 
-def _times(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds; in each round every variant runs once, slow ones only in the first five rounds."""
+def _times(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Seconds per round; in each round every variant runs once, slow ones only in the first seven rounds."""
     seen: dict[str, list[float]] = {name: [] for name in steps}
     for round_ in range(repeats):
         for name, step in steps.items():
-            if round_ >= 5 and name in ("opacus", "functional"):
+            if round_ >= 7 and name in ("opacus", "functional"):
                 continue
             start = time.process_time()
             _quiet(step)
             seen[name].append(time.process_time() - start)
-    return {name: statistics.median(times) for name, times in seen.items()}
+    return seen
 
 
-def _ratio(values: dict[str, float], over: str, under: str) -> float | None:
-    """A quotient, if both were measured."""
-    return round(values[over] / values[under], 3) if over in values and under in values else None
+def _ratio(values: dict[str, list[float]], over: str, under: str) -> float | None:
+    """The median of the quotients of the rounds in which both were measured."""
+    if over not in values or under not in values:
+        return None
+    return round(statistics.median(a / b for a, b in zip(values[over], values[under], strict=False)), 3)
 
 
 def peak(name: str, model: str, batch: int) -> float:

@@ -2,7 +2,7 @@
 
 from dpsrm.data.demo import load_rand_health
 from dpsrm.data.load import Loaded, load, load_like
-from dpsrm.data.records import DatasetRecords, Records, RecordSource, as_records
+from dpsrm.data.records import DatasetRecords, Records, RecordSource, SparseRecords, as_records, csr_tensor
 from dpsrm.data.schema import Schema, read_schema
 
 __all__ = [
@@ -11,7 +11,9 @@ __all__ = [
     "RecordSource",
     "Records",
     "Schema",
+    "SparseRecords",
     "as_records",
+    "csr_tensor",
     "load",
     "load_like",
     "load_rand_health",

@@ -5,11 +5,13 @@ Shapes: n = records, B = a batch; inputs are (n, ...) and targets (n,) or (n, ..
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
@@ -54,8 +56,56 @@ class Records:
 
     def take(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """The inputs and targets at `indices`, in their order, repeats included."""
+        positions = _positions(indices, len(self)).to(self.inputs.device)
+        return self.inputs.index_select(0, positions), self.targets.index_select(0, positions)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRecords:
+    """Records with mostly zero features, kept by row: `matrix` is a SciPy CSR array (n, D), `targets` a tensor (n,).
+
+    Edge cases: `take` gives the inputs as `torch.sparse_csr`, which only the linear engine (and nn.Linear) can read;
+    repeated entries are summed and columns sorted at the start.
+
+    >>> data = SparseRecords.of(Records(torch.eye(3), torch.tensor([0, 1, 0])))
+    >>> data.take(np.array([2, 0]))[0].to_dense().tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+
+    matrix: scipy.sparse.csr_array
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        n = self.matrix.shape[0]
+        need(
+            n == len(self.targets), "inputs and targets must have the same length", inputs=n, targets=len(self.targets)
+        )
+        need(n > 0, "data must hold at least one record", inputs=self.matrix.shape)
+        self.matrix.sum_duplicates()
+        _need_finite(torch.from_numpy(self.matrix.data), "features")
+        _need_finite(self.targets, "targets")
+
+    @classmethod
+    def of(cls, records: Records) -> SparseRecords:
+        """The same records without their zeros."""
+        return cls(scipy.sparse.csr_array(records.inputs.numpy()), records.targets)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """The inputs and targets at `indices`, in their order, repeats included."""
         positions = _positions(indices, len(self))
-        return self.inputs[positions], self.targets[positions]
+        return csr_tensor(self.matrix[positions.numpy()]), self.targets.index_select(0, positions)
+
+
+def csr_tensor(matrix: scipy.sparse.csr_array) -> Tensor:
+    """A SciPy CSR array as a torch tensor."""
+    starts, columns = (torch.from_numpy(a.astype(np.int64)) for a in (matrix.indptr, matrix.indices))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        values = torch.from_numpy(matrix.data)
+        return torch.sparse_csr_tensor(starts, columns, values, size=matrix.shape, check_invariants=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +157,8 @@ def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
     Floating inputs become `dtype` (torch's default when None); integer or boolean targets become int64.
 
     Args:
-        data: `Records`, `DatasetRecords`, a torch `Dataset` of pairs, or (inputs, targets) as NumPy arrays or
-            tensors.
+        data: `Records`, `SparseRecords`, `DatasetRecords`, a torch `Dataset` of pairs, or (inputs, targets) as NumPy
+            arrays or tensors.
         dtype: the floating type of arrays' inputs.
 
     Edge cases: raises `InputError` for no record, lengths that differ, NaN or infinite features (also when
@@ -118,7 +168,7 @@ def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
     >>> source.take(np.array([0]))
     (tensor([[1., 0.]]), tensor([1]))
     """
-    if isinstance(data, (Records, DatasetRecords)):
+    if isinstance(data, (Records, SparseRecords, DatasetRecords)):
         return data
     if isinstance(data, TensorDataset):
         data = data.tensors
@@ -165,7 +215,7 @@ def _positions(indices: Indices, n: int) -> Tensor:
     need(array.size == 0 or array.dtype.kind in "iu", "indices must be integers", dtype=str(array.dtype))
     if array.size:
         need(array.min() >= 0 and array.max() < n, "indices must lie in 0..n-1", n=n, largest=int(array.max()))
-    return torch.from_numpy(array.astype(np.int64))
+    return torch.from_numpy(array.astype(np.int64, copy=not array.flags.writeable))
 
 
 def _need_finite(values: Tensor, name: str, *, rows: list[int] | None = None) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
+from dpsrm.core.book import Book
 from dpsrm.core.errors import BudgetExceeded, need
 from dpsrm.core.events import Event, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease, ZcdpRelease
-from dpsrm.core.ledger import Ledger
 from dpsrm.core.secret import ClippedScores, ClippedSum
-from dpsrm.mechanisms.noise import gaussian_noise
+from dpsrm.mechanisms.noise import gaussian_noise, gaussian_rows
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 
 _BLOCK = 64
@@ -36,7 +37,7 @@ class Airlock:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: Book,
         *,
         planned: Spending,
         epsilon_of: Callable[[Spending], float],
@@ -63,6 +64,41 @@ class Airlock:
             return self._released(total, sampling, 0.0, UnprotectedRelease(what="a sum without noise"))
         event = GaussianRelease(noise_multiplier=float(noise_multiplier), sampling=sampling)
         return self._released(total, sampling, noise_multiplier, event)
+
+    def noise_block(
+        self,
+        bounds: Sequence[float],
+        size: int,
+        *,
+        sampling: Sampling,
+        noise_multiplier: float,
+        begin: Callable[[int], None],
+    ) -> npt.NDArray[np.float64]:
+        """The noise that `release` would add to the means of several sums in a row, (T, size), paid for beforehand.
+
+        For compiled loops, which add row t to the mean of their own t-th clipped sum inside the kernel.
+
+        Args:
+            bounds: the bound of each sum.
+            size: how many coordinates a sum has.
+            sampling, noise_multiplier: as in `release`, the same for all; 0 gives zeros, charged as ε = ∞.
+            begin: called with t before row t is drawn; it draws the records of that release.
+
+        Guarantee: all T charges are in the ledger before any of the noise exists, and each row is fresh.
+        """
+        private, s = noise_multiplier != 0, float(noise_multiplier)
+        adjacency = self._ledger.header.adjacency
+        stds_T = np.array([s * ClippedSum(secret=None, bound=bound, rows=0).sensitivity(adjacency) for bound in bounds])
+        good = not private or bool(((stds_T > 0) & (stds_T < math.inf)).all())
+        need(good, "noise needs a finite, positive sensitivity", remedy="set a clip")
+        unprotected = UnprotectedRelease(what="a sum without noise")
+        self._pay(GaussianRelease(noise_multiplier=s, sampling=sampling) if private else unprotected, len(bounds))
+        self.released += len(bounds)
+        if private:
+            return gaussian_rows(stds_T, size, self._noise, begin=begin) / sampling.batch
+        for t in range(len(bounds)):
+            begin(t)
+        return np.zeros((len(bounds), size))
 
     def release_zcdp(self, total: ClippedSum[Tensor], *, sampling: Sampling, rho: float) -> Tensor:
         """As `release`, over all records, for a zCDP price: s = 1/√(2ρ). ρ = ∞ means no noise, charged as ε = ∞."""
@@ -109,15 +145,15 @@ class Airlock:
             return total.secret / sampling.batch
         return (total.secret + gaussian_noise(std, len(total.secret), self._noise)) / sampling.batch
 
-    def _pay(self, event: Event) -> None:
-        """Use a charge made ahead, or have the budget accept a new one and write it down."""
-        if self._credit.get(event, 0) == 0:
-            charged = self._ledger.spending.count(event)
-            ahead = self._planned.count(event) - charged
-            count = self._approve(event, max(1, min(ahead, max(_BLOCK, charged // 8))))
-            self._ledger.charge(event, count)
-            self._credit[event] = count
-        self._credit[event] -= 1
+    def _pay(self, event: Event, count: int = 1) -> None:
+        """Use charges made ahead, or have the budget accept new ones and write them down."""
+        while self._credit.get(event, 0) < count:
+            before = self._ledger.spending.count(event)
+            ahead = self._planned.count(event) - before
+            charged = self._approve(event, max(1, min(ahead, max(_BLOCK, before // 8))))
+            self._ledger.charge(event, charged)
+            self._credit[event] = self._credit.get(event, 0) + charged
+        self._credit[event] -= count
 
     def _approve(self, event: Event, count: int) -> int:
         """How many releases, `count` or fewer, the budget allows; `BudgetExceeded` if not even one."""

@@ -6,7 +6,7 @@ from dpsrm.methods.agd import Agd
 from dpsrm.methods.disk import Disk
 from dpsrm.methods.gd import Gd, exact_noise
 from dpsrm.methods.method import Ask, Choice, Method, Schedule, Stage, Walk
-from dpsrm.methods.outputs import OUTPUTS, Output, make_output
+from dpsrm.methods.outputs import OUTPUTS, Output, make_output, output_shares
 from dpsrm.methods.rrpsgd import Rrpsgd, papers_noise
 from dpsrm.methods.schedules import DECAYS, RateSchedule, Scheduled
 from dpsrm.methods.sgd import Sgd
@@ -22,6 +22,7 @@ from dpsrm.methods.steps import (
 )
 from dpsrm.methods.storm import Storm
 from dpsrm.methods.theory import Assumptions, TheoryPlan, plan_theory
+from dpsrm.methods.walk import DirectionWalk
 
 METHODS: dict[str, type[Method]] = {each.name: each for each in (Srm, Sgd, Gd, Agd, Rrpsgd, Disk, Spider, Storm)}
 """Every method, by name: what the command line, configs, experiments and docs list."""
@@ -44,6 +45,7 @@ __all__ = [
     "Choice",
     "ConstantStep",
     "CorrectedAdam",
+    "DirectionWalk",
     "Disk",
     "Gd",
     "Method",
@@ -66,6 +68,7 @@ __all__ = [
     "exact_noise",
     "make_output",
     "method_class",
+    "output_shares",
     "papers_noise",
     "plan_theory",
 ]

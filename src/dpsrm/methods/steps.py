@@ -128,11 +128,11 @@ class OptimizerStep(Unpenalised):
 class Regularised:
     """A stepper whose direction gets a data-independent regulariser's gradient added first."""
 
-    def __init__(self, inner: Stepper, regulariser: Regulariser) -> None:
-        """Wrap `inner`."""
+    def __init__(self, inner: Stepper, regulariser: Regulariser, *, gradient: Regulariser | None = None) -> None:
+        """Wrap `inner`; the regulariser's gradient is `gradient`, or found by torch (a hundred times slower)."""
         self._inner = inner
         self._regulariser = regulariser
-        self._gradient = torch.func.grad(regulariser)
+        self._gradient = gradient or torch.func.grad(regulariser)
 
     def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One step along direction + ∇regulariser(θ)."""
@@ -171,4 +171,13 @@ class NonconvexPenalty:
 
     def __call__(self, theta_P: Tensor) -> Tensor:
         """The penalty's value."""
-        return self.strength * (theta_P**2 / (1 + theta_P**2)).sum()
+        square_P = theta_P * theta_P
+        return self.strength * (square_P / (1 + square_P)).sum()
+
+    def gradient(self, theta_P: Tensor) -> Tensor:
+        """2λθ/(1+θ²)².
+
+        >>> NonconvexPenalty(0.5).gradient(torch.tensor([0.0, 1.0]))
+        tensor([0.0000, 0.2500])
+        """
+        return 2 * self.strength * theta_P / (1 + theta_P * theta_P) ** 2

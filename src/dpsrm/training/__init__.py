@@ -9,6 +9,7 @@ from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.settings import Performance, Privacy, Training
 from dpsrm.training.theory import Theory
 from dpsrm.training.train import Run, train
+from dpsrm.training.trials import TrialResult, run_trials
 from dpsrm.training.verify import Verification, verify
 
 __all__ = [
@@ -24,12 +25,14 @@ __all__ = [
     "Settings",
     "Theory",
     "Training",
+    "TrialResult",
     "Verification",
     "Watcher",
     "classification_metrics",
     "config_from",
     "loss_for",
     "make_plan",
+    "run_trials",
     "settings_to_dict",
     "train",
     "verify",

@@ -85,7 +85,7 @@ def train(
     records, objective = as_records(data), Objective.of(module, loss)
     start_P = objective.layout.read(module)
     streams = Streams.choose(settings.seed)
-    method, schedule, stepper = _resolve(settings, objective, start_P, streams=streams, n=len(records))
+    method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records))
     plan = make_plan(method, schedule, n=len(records), privacy=settings.privacy)
     output = _output(settings, plan, streams)
     walk = plan.method.begin(start_P, schedule=schedule, stepper=stepper)
@@ -113,7 +113,7 @@ def train(
         return _finish(module, plan, folder, ledger, released=released, unit=settings.record)
 
 
-def _resolve(
+def resolve(
     settings: Settings, objective: Objective, start_P: Tensor, *, streams: Streams, n: int
 ) -> tuple[Method, Schedule, Stepper]:
     """The method, schedule and step rule that the settings stand for."""
@@ -129,7 +129,8 @@ def _resolve(
         dimension = objective.layout.size
         method, schedule, stepper = settings.theory.resolve(training, settings.privacy, n=n, dimension=dimension)
     if training.regulariser > 0:
-        stepper = Regularised(stepper, NonconvexPenalty(training.regulariser))
+        penalty = NonconvexPenalty(training.regulariser)
+        stepper = Regularised(stepper, penalty, gradient=penalty.gradient)
     return method, schedule, stepper
 
 

@@ -25,8 +25,8 @@ from dpsrm.gradients.query import ClipRule, Excess, Part, Query, part_factors, r
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
-_CACHED, _MOST, _FEW = 3 * 2**19, 2**25, 8
-"""Numbers recorded at once per point: about 6 MB of float32, so that they stay in the cache; up to 128 MB only to keep
+_CACHED, _MOST, _FEW = 2**20, 2**25, 8
+"""Numbers recorded at once per point: about 4 MB of float32, so that they stay in the cache; up to 128 MB only to keep
 pieces of a few examples together, because the parameters are read once per piece."""
 
 
@@ -62,8 +62,7 @@ class GhostEngine:
         seen = self._survey(query, inputs, targets)
         if seen.route is None:
             return FunctionalEngine(self.objective, physical_batch=self.physical_batch)(query, inputs, targets)
-        pieces = math.ceil(len(inputs) / (self.physical_batch or _automatic(seen.numbers)))
-        each = math.ceil(len(inputs) / pieces)
+        each = self.physical_batch or _automatic(seen.numbers, len(inputs))
         for piece in range(0, len(inputs), each):
             cut = slice(piece, piece + each)
             self._add(tally, inputs[cut], targets[cut], seen.route)
@@ -140,10 +139,10 @@ class GhostEngine:
         FunctionalEngine(self.objective, physical_batch=self.physical_batch).add(tally, inputs, targets)
 
 
-def _automatic(numbers: int) -> int:
-    """How many examples at once, if each has `numbers` numbers recorded per point."""
-    numbers = max(1, numbers)
-    return max(1, _CACHED // numbers, min(_FEW, _MOST // numbers))
+def _automatic(numbers: int, examples: int) -> int:
+    """How many examples at once, if each has `numbers` numbers recorded per point; pieces of equal size."""
+    most = max(1, _CACHED // max(1, numbers), min(_FEW, _MOST // max(1, numbers)))
+    return math.ceil(examples / max(1, round(examples / most)))
 
 
 def _upper(measure: Measure, mixed: Combination, found: list[Block], part: Part, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Identities in the graph that see a gradient on the way back."""
+"""An identity in the graph that shows an output's gradient on the way back."""
 
 from __future__ import annotations
 
@@ -41,22 +41,3 @@ def tap(output: Tensor, seed: Tensor, to: Tapped) -> Tensor:
     if output._is_view():
         output = torch.ops.aten._unsafe_view(output, output.shape)
     return cast(Tensor, _Tap.apply(output, seed, to))  # type: ignore[no-untyped-call]
-
-
-class _Straighten(torch.autograd.Function):
-    """The identity; the gradient comes back in the order of its dimensions, which later layers read fastest."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """A view of x."""
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        """The gradient in its plain order."""
-        return gradients[0].contiguous()
-
-
-def straighten(x: Tensor) -> Tensor:
-    """`x`, whose gradient will lie in memory in the order of its dimensions."""
-    return cast(Tensor, _Straighten.apply(x))  # type: ignore[no-untyped-call]

@@ -1,0 +1,42 @@
+"""Where charges are written: a ledger file, or memory for research trials."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dpsrm.core.errors import need
+from dpsrm.core.events import Charge, Event, Spending
+from dpsrm.core.ledger import Header
+
+
+class Book(Protocol):
+    """What an airlock needs of a ledger."""
+
+    header: Header
+    spending: Spending
+
+    def charge(self, event: Event, count: int) -> None:
+        """Record that up to `count` releases of `event` may follow."""
+        ...
+
+
+class MemoryBook:
+    """Charges kept in memory: for reproducible research, which is not private anyway.
+
+    Guarantee: none against a crash; that is why it refuses the header of a run with secret randomness.
+    """
+
+    def __init__(self, header: Header) -> None:
+        """Open with nothing charged."""
+        need(
+            not header.private_randomness,
+            "a private run charges a ledger on disk",
+            remedy="give a seed (research), or use train",
+        )
+        self.header = header
+        self.spending = Spending.of([], adjacency=header.adjacency)
+
+    def charge(self, event: Event, count: int) -> None:
+        """Record that up to `count` releases of `event` may follow."""
+        charge = Charge(event, count)
+        self.spending = self.spending.plus(charge.event, charge.count)

@@ -1,0 +1,58 @@
+"""Max pooling, several times faster on a processor than torch's own, and equal in every number.
+
+torch's kernel for channels in the last dimension is vectorised, the one for channels first is not; going back it is
+the other way round. So the way there runs with the channels last, and the way back with the channels first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+_FORWARD = torch.ops.aten.max_pool2d_with_indices
+_BACKWARD = torch.ops.aten.max_pool2d_with_indices_backward
+
+
+class _Pool(torch.autograd.Function):
+    """`F.max_pool2d` of a contiguous (B, C, H, W) tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *settings: Any) -> Tensor:
+        """The largest element of every window."""
+        largest, places = _FORWARD(x.contiguous(memory_format=torch.channels_last), *settings)
+        ctx.settings = settings
+        ctx.save_for_backward(x, places.contiguous())
+        return cast(Tensor, largest.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Each window's gradient goes to its largest element."""
+        x, places = ctx.saved_tensors
+        found = _BACKWARD(gradients[0].contiguous(), x, *ctx.settings, places)
+        return found, *(None for _ in ctx.settings)
+
+
+def max_pool(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """What runs instead of `F.max_pool2d`; NotImplemented where it would not be faster."""
+    quicker = x.dim() == 4 and x.shape[1] >= 8 and x.device.type == "cpu" and x.is_contiguous()
+    if not quicker or return_indices:
+        return NotImplemented
+    kernel = _pair(kernel_size)
+    steps = kernel if stride is None else _pair(stride)
+    settings = (kernel, steps, _pair(padding), _pair(dilation), ceil_mode)
+    return _Pool.apply(x, *settings)  # type: ignore[no-untyped-call]
+
+
+def _pair(value: Any) -> list[int]:
+    """One number per dimension."""
+    return [value, value] if isinstance(value, int) else list(value)
