@@ -13,10 +13,11 @@ from typing import Any
 
 import joblib
 import torch
+from torch import Tensor
 
 from dpsrm.experiments.problems import Problem, load_problem, measures
 from dpsrm.experiments.recipes import Recipe
-from dpsrm.training import Progress, Run, loss_for, train
+from dpsrm.training import Plan, Progress, loss_for, run_trials, train
 
 _POINTS = 20
 """Points of a trial's curve."""
@@ -70,7 +71,7 @@ def missing(lab: Lab, problem: str, recipes: Sequence[Recipe], seeds: Sequence[i
     for recipe in recipes:
         done = {trial["seed"] for trial in lab.read(name, recipe)}
         todo = [seed for seed in seeds if seed not in done]
-        jobs += [Job(problem, validation, recipe, tuple(todo[i : i + 3])) for i in range(0, len(todo), 3)]
+        jobs += [Job(problem, validation, recipe, tuple(todo[i : i + 10])) for i in range(0, len(todo), 10)]
     return jobs
 
 
@@ -93,46 +94,78 @@ def _work(job: Job, folder: Path) -> tuple[Job, list[dict[str, Any]]]:
     """The trials of one job, on one thread."""
     torch.set_num_threads(1)
     problem = _problem(job.problem, folder, job.validation)
-    return job, [run_trial(problem, job.recipe, seed) for seed in job.seeds]
+    if _compiled(job.recipe):
+        return job, run_together(problem, job.recipe, job.seeds)
+    return job, [run_alone(problem, job.recipe, seed) for seed in job.seeds]
 
 
-def run_trial(problem: Problem, recipe: Recipe, seed: int) -> dict[str, Any]:
-    """One trial: final measures, cost, and the curve of training objective and gradient norm."""
+def _compiled(recipe: Recipe) -> bool:
+    """Whether the compiled trials can run it: no choices as it goes, constant steps."""
+    decides = recipe.method in ("agd", "spider") or recipe.settings.get("relative") is not None
+    return not decides and recipe.training.get("optimizer", "constant") == "constant"
+
+
+def _start(problem: Problem) -> torch.nn.Linear:
+    """Logistic regression at θ = 0."""
     module = torch.nn.Linear(problem.features, 1)
     torch.nn.init.zeros_(module.weight)
     torch.nn.init.zeros_(module.bias)
+    return module
+
+
+def run_together(problem: Problem, recipe: Recipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Trials in compiled blocks; the processor time is shared equally among them."""
+    settings = [recipe.build(seed) for seed in seeds]
+    fixed = settings[0].method.batch_for(len(problem.train))
+    steps = settings[0].training.schedule(len(problem.train), fixed=fixed).steps
+    every = max(1, steps // _POINTS)
+    start = time.process_time()
+    found = run_trials(_start(problem), loss_for(2), problem.train, settings, snapshots=range(every, steps + 1, every))
+    seconds = (time.process_time() - start) / len(seeds)
+    trials = []
+    for seed, result in zip(seeds, found, strict=True):
+        curve = [_point(problem, t / result.plan.schedule.steps, theta) for t, theta in result.iterates.items()]
+        proved = None if result.plan.privacy is None else result.epsilon
+        cost = _cost(result.plan, proved)
+        trials.append({"seed": seed, **measures(problem, result.theta), "seconds": seconds, **cost, "curve": curve})
+    return trials
+
+
+def run_alone(problem: Problem, recipe: Recipe, seed: int) -> dict[str, Any]:
+    """One trial through `train`, ledger and all: final measures, cost, and its curve."""
+    module = _start(problem)
     curve: list[list[float]] = []
     evaluating = 0.0
 
     def watch(progress: Progress) -> None:
         nonlocal evaluating
         if progress.step % max(1, progress.steps // _POINTS) == 0:
-            start = time.process_time()
-            now = measures(problem, progress.theta)
-            curve.append([progress.step / progress.steps, now["train_objective"], now["gradient_norm"]])
-            evaluating += time.process_time() - start
+            begin = time.process_time()
+            curve.append(_point(problem, progress.step / progress.steps, progress.theta))
+            evaluating += time.process_time() - begin
 
     start = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         run = train(module, loss_for(2), problem.train, recipe.build(seed), out=Path(folder) / "run", watch=watch)
     seconds = time.process_time() - start - evaluating
     theta_P = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
-    return {"seed": seed, **measures(problem, theta_P), "seconds": seconds, **_cost(run), "curve": _rounded(curve)}
+    cost = _cost(run.plan, None if run.guarantee is None else run.guarantee.epsilon)
+    return {"seed": seed, **measures(problem, theta_P), "seconds": seconds, **cost, "curve": curve}
 
 
-def _cost(run: Run) -> dict[str, float | int | None]:
+def _point(problem: Problem, share: float, theta_P: Tensor) -> list[float]:
+    """A point of a curve: how far, objective, gradient norm; six digits are enough for a figure."""
+    now = measures(problem, theta_P)
+    return [float(f"{value:.6g}") for value in (share, now["train_objective"], now["gradient_norm"])]
+
+
+def _cost(plan: Plan, proved: float | None) -> dict[str, float | int | None]:
     """What a run looked at, and what it spent."""
-    plan = run.plan
     drawn = sum(stage.batch * stage.count for stage in plan.method.stages(plan.schedule))
     first = plan.schedule.first_batch
     return {
-        "epsilon_proved": None if run.guarantee is None else run.guarantee.epsilon,
+        "epsilon_proved": proved,
         "noise_multiplier": plan.noise_multiplier,
         "passes": drawn / plan.n,
         "gradients": first + (drawn - first) * plan.method.gradients_per_example,
     }
-
-
-def _rounded(curve: list[list[float]]) -> list[list[float]]:
-    """Six digits are enough for a figure."""
-    return [[float(f"{value:.6g}") for value in point] for point in curve]
