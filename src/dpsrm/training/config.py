@@ -86,6 +86,13 @@ def config_from(sections: Mapping[str, Any]) -> Config:
     """
     unknown = sorted(set(sections) - set(_SECTIONS))
     need(not unknown, f"a config has the sections {', '.join(_SECTIONS)}", unknown=unknown)
+    settings = settings_from(sections)
+    data = build(Data, _section(sections, "data"), "data")
+    return Config(data=data, model=build(Model, _section(sections, "model"), "model"), settings=settings)
+
+
+def settings_from(sections: Mapping[str, Any]) -> Settings:
+    """The settings in the sections of a config file; other sections are left alone."""
     private = sections.get("private", True)
     need(
         ("privacy" in sections) == bool(private),
@@ -95,7 +102,7 @@ def config_from(sections: Mapping[str, Any]) -> Config:
     )
     chosen = dict(_section(sections, "method"))
     name = chosen.pop("name", Srm.name)
-    settings = Settings(
+    return Settings(
         privacy=build(Privacy, _section(sections, "privacy"), "privacy") if "privacy" in sections else None,
         method=build(method_class(name), chosen, "method"),
         training=build(Training, _section(sections, "training"), "training"),
@@ -104,13 +111,11 @@ def config_from(sections: Mapping[str, Any]) -> Config:
         seed=sections.get("seed"),
         record=sections.get("record", "one record"),
     )
-    data = build(Data, _section(sections, "data"), "data")
-    return Config(data=data, model=build(Model, _section(sections, "model"), "model"), settings=settings)
 
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
-    """The sections that `config_from` reads back to equal settings."""
-    return {
+    """The sections that `settings_from` reads back to equal settings."""
+    sections = {
         "record": settings.record,
         "private": settings.privacy is not None,
         "seed": settings.seed,
@@ -120,6 +125,7 @@ def settings_to_dict(settings: Settings) -> dict[str, Any]:
         "theory": None if settings.theory is None else plain(settings.theory),
         "performance": plain(settings.performance),
     }
+    return {name: section for name, section in sections.items() if section is not None}
 
 
 def plain(value: Any) -> dict[str, Any]:

@@ -135,15 +135,28 @@ class Performance:
         engine: how clipped sums are computed.
         threads: torch threads; None means one for models of up to 10,000 parameters, where more only wait for each
             other, and torch's own choice above.
+        checkpoint_seconds, checkpoint_steps: write a checkpoint when so many seconds passed or releases were made
+            since the last; 0: not by that measure. With both 0 the run cannot be resumed and its key never
+            touches a disk.
     """
 
     engine: str = "functional"
     threads: int | None = None
+    checkpoint_seconds: float = 60.0
+    checkpoint_steps: int = 0
 
     def __post_init__(self) -> None:
         """Refuse engines that do not exist."""
         need(self.engine in ENGINES, f"engine must be one of {', '.join(ENGINES)}", engine=self.engine)
         need(self.threads is None or self.threads >= 1, "threads must be 1 or more", threads=self.threads)
+        for name in ("checkpoint_seconds", "checkpoint_steps"):
+            value = getattr(self, name)
+            need(0 <= value < math.inf, f"{name} must be 0 or more", **{name: value})
+
+    @property
+    def resumable(self) -> bool:
+        """Whether checkpoints are written at all."""
+        return self.checkpoint_seconds > 0 or self.checkpoint_steps > 0
 
     def threads_for(self, parameters: int) -> int:
         """How many torch threads to use for a model of this size."""
