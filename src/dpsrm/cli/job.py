@@ -61,7 +61,7 @@ def run_job(job: Job, *, resuming: bool = False) -> Outcome:
     run = _resume(job, title) if resuming else _train(job, job.settings, job.out, title)
     metrics = {} if job.test is None else {"test": _evaluate(run.module, job.test.records)}
     if job.reference:
-        plain = replace(job.settings, privacy=None)
+        plain = replace(job.settings, privacy=None, budget=None)
         reference = _train(job, plain, run.folder.private / "reference", "non-private reference")
         if job.test is not None:
             metrics["reference"] = _evaluate(reference.module, job.test.records)

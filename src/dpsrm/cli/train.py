@@ -24,6 +24,7 @@ def train(
     classes: Annotated[str | None, typer.Option(help="Class names in order: A,B or A,B,C.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε, the privacy budget.")] = None,
     delta: Annotated[float | None, typer.Option(help="δ, e.g. 1e-5; below 1/n.")] = None,
+    budget: Annotated[str | None, typer.Option(help="A budget file that several runs share; see dpsrm budget.")] = None,
     method: Annotated[str | None, typer.Option(help="See `dpsrm methods`.")] = None,
     seed: Annotated[int | None, typer.Option(help="Research only: reproducible, not private.")] = None,
     run: Annotated[Path | None, typer.Option("--out", help="The run folder.")] = None,
@@ -52,7 +53,15 @@ def train(
             "schema": schema,
             "classes": classes,
         }
-        given |= {"epsilon": epsilon, "delta": delta, "method": method, "seed": seed, "out": run, "set": change}
+        given |= {
+            "epsilon": epsilon,
+            "delta": delta,
+            "budget": budget,
+            "method": method,
+            "seed": seed,
+            "out": run,
+            "set": change,
+        }
         changed = [f"--{name}" for name, value in given.items() if value]
         need(not changed, "a run is resumed with its own settings", given=changed, remedy="leave them out")
         config = resume / "config.toml"
@@ -61,8 +70,7 @@ def train(
     _fill(sections, "data", path=data, test=test, target=target, schema=schema, classes=names)
     _fill(sections, "privacy", epsilon=epsilon, delta=delta)
     _fill(sections, "method", name=method)
-    if seed is not None:
-        sections["seed"] = seed
+    sections |= {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
     for text in change or []:
         _set(sections, text)
     job = _job(config_from(sections), resume or run, overwrite=overwrite, reference=reference)

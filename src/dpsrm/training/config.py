@@ -30,6 +30,7 @@ class Settings:
         performance: engine and threads.
         seed: research only: reproducible, not private.
         record: what one record is, in the words of the certificate.
+        budget: a budget file (`dpsrm budget init`) in which the run reserves all it may release before it starts.
     """
 
     privacy: Privacy | None
@@ -39,6 +40,16 @@ class Settings:
     performance: Performance = field(default_factory=Performance)
     seed: int | None = None
     record: str = "one record"
+    budget: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what a file may have said instead of a number or a text."""
+        whole = self.seed is None or (type(self.seed) is int and 0 <= self.seed < 2**63)
+        need(whole, "a seed is a whole number, 0 or more", seed=self.seed)
+        need(isinstance(self.record, str), "record must be a text", record=self.record)
+        need(self.budget is None or isinstance(self.budget, str), "budget must be a path", budget=self.budget)
+        shared = self.budget is None or self.privacy is not None
+        need(shared, "a run without privacy cannot share a budget", budget=self.budget, remedy="leave --budget out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +84,7 @@ _SECTIONS = (
     "performance",
     "seed",
     "record",
+    "budget",
     "private",
     "preprocessing",
 )
@@ -102,6 +114,7 @@ def settings_from(sections: Mapping[str, Any]) -> Settings:
     )
     chosen = dict(_section(sections, "method"))
     name = chosen.pop("name", Srm.name)
+    need(isinstance(name, str), "method.name must be a text", name=name)
     return Settings(
         privacy=build(Privacy, _section(sections, "privacy"), "privacy") if "privacy" in sections else None,
         method=build(method_class(name), chosen, "method"),
@@ -110,6 +123,7 @@ def settings_from(sections: Mapping[str, Any]) -> Settings:
         performance=build(Performance, _section(sections, "performance"), "performance"),
         seed=sections.get("seed"),
         record=sections.get("record", "one record"),
+        budget=sections.get("budget"),
     )
 
 
@@ -119,6 +133,7 @@ def settings_to_dict(settings: Settings) -> dict[str, Any]:
         "record": settings.record,
         "private": settings.privacy is not None,
         "seed": settings.seed,
+        "budget": settings.budget,
         "privacy": None if settings.privacy is None else plain(settings.privacy),
         "method": {"name": settings.method.name, **plain(settings.method)},
         "training": plain(settings.training),

@@ -33,7 +33,7 @@ def identity_of(objective: Objective, records: RecordSource, streams: Streams) -
     cannot be resumed.
     """
     return {
-        "records": streams.tag(_record_bytes(records)),
+        "records": streams.tag(record_bytes(records)),
         "module": streams.tag(_module_bytes(objective, records, streams)),
         "machine": {**versions(), "machine": platform.machine(), "cpu": torch.backends.cpu.get_cpu_capability()},
     }
@@ -50,7 +50,7 @@ def need_same(name: str, then: Any, now: Any, remedy: str) -> None:
     raise ResumeError(f"the {name} must be the same as when the run began{detail}; {remedy}")
 
 
-def _record_bytes(records: RecordSource) -> Iterator[bytes]:
+def record_bytes(records: RecordSource) -> Iterator[bytes]:
     """Every record's numbers, a chunk at a time."""
     if isinstance(records, Records):
         yield from (_described(tensor) for tensor in (records.inputs, records.targets))

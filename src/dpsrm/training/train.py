@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from dpsrm.accounting.budget import read_budget, reserve
 from dpsrm.core.errors import DpsrmError, ResumeError
 from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.core.randomness import Streams
@@ -14,7 +18,7 @@ from dpsrm.gradients import Layout, PerExampleLoss
 from dpsrm.training.checkpoint import Checkpoint, read_checkpoint
 from dpsrm.training.config import Settings, settings_from, settings_to_dict
 from dpsrm.training.folder import RunFolder
-from dpsrm.training.identity import identity_of, need_same
+from dpsrm.training.identity import identity_of, need_same, record_bytes
 from dpsrm.training.keys import keep_keys, read_keys
 from dpsrm.training.loop import Watcher
 from dpsrm.training.prepare import Prepared, prepare
@@ -52,7 +56,8 @@ def train(
     """
     prepared = prepare(module, loss, data, settings, Streams.choose(settings.seed))
     folder = RunFolder(Path(out))
-    folder.create(overwrite=overwrite)
+    with _reservation(prepared, folder):
+        folder.create(overwrite=overwrite)
     write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
     folder.write_environment()
     threads = settings.performance.threads_for(prepared.objective.layout.size)
@@ -104,6 +109,27 @@ def resume(run: Path | str, module: nn.Module, loss: PerExampleLoss, data: Any, 
     _restore(prepared, checkpoint)
     with _ledger(folder, prepared, checkpoint) as ledger:
         return session.run(ledger, watch=watch, after=checkpoint)
+
+
+@contextmanager
+def _reservation(prepared: Prepared, folder: RunFolder) -> Iterator[None]:
+    """Reserve all the run may release in the shared budget, once the folder was made; a refused run leaves no folder.
+
+    What would be refused anyway is refused before, so that nothing is overwritten for nothing.
+    """
+    if prepared.settings.budget is None:
+        yield
+        return
+    path, spending = Path(prepared.settings.budget), prepared.plan.reserved
+    found = read_budget(path)
+    data = found.digest(record_bytes(prepared.records))
+    found.need_room(spending, data)
+    yield
+    try:
+        reserve(path, spending, run=str(folder.path.resolve()), data=data)
+    except DpsrmError:
+        shutil.rmtree(folder.path)
+        raise
 
 
 def _closed(folder: RunFolder) -> bool:
