@@ -72,7 +72,7 @@ VARIANTS = {
     "random iterate": {"training": Training(batch=20, steps=10, output="random")},
     "disk": {"method": Disk()},
     "spider": {"method": Spider(period=4)},
-    "rrpsgd": {"method": Rrpsgd(), "training": Training(steps=60), "seed": 4},
+    "rrpsgd": {"method": Rrpsgd(), "training": Training(steps=60), "seed": 1},
     "agd": {"method": Agd(), "privacy": Privacy(epsilon=20.0, delta=1e-5), "training": Training(steps=8)},
     "not private": {"privacy": None},
     "wor": {"privacy": Privacy(epsilon=20.0, delta=1e-5, noise_multiplier=2.0, sampling="wor")},

@@ -21,7 +21,7 @@ from dpsrm.core.events import (
 )
 from dpsrm.core.ledger import Ledger
 from dpsrm.core.secret import ClippedScores, ClippedSum
-from dpsrm.mechanisms.noise import gaussian_noise
+from dpsrm.mechanisms.noise import gaussian_noise, on_grid
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 
 _BLOCK = 64
@@ -125,7 +125,8 @@ class Airlock:
         self.released += 1
         if noise_multiplier == 0:
             return total.secret / sampling.batch
-        return (total.secret + gaussian_noise(std, len(total.secret), self._noise)) / sampling.batch
+        noisy = total.secret + gaussian_noise(std, len(total.secret), self._noise)
+        return on_grid(noisy, std) / sampling.batch
 
     def _pay(self, event: Event) -> None:
         """Use a charge made ahead, or have the budget accept a new one and write it down."""
