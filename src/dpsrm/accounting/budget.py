@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsrm.accounting.guarantee import Guarantee
+from dpsrm.accounting.guarantee import Guarantee, strict_epsilon
 from dpsrm.core.chain import Chain, Lines, read_chain
 from dpsrm.core.errors import BudgetExceeded, DpsrmError, InputError, LedgerError, need
 from dpsrm.core.events import Adjacency, Charge, Spending, event_from_json, event_to_json
@@ -73,7 +73,7 @@ class Budget:
 
         added = more.charges if more is not None else ()
         both = Spending.of([*self.spending.charges, *added], adjacency=self.adjacency)
-        return accountant(self.accountant).epsilon(both, self.delta)
+        return strict_epsilon(accountant(self.accountant), both, self.delta)
 
     @property
     def spent(self) -> float:
