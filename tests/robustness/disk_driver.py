@@ -27,6 +27,19 @@ from dpsrm.training.models import binary_loss
 airlock._BLOCK = 1  # a ledger line for every release, so that the ledger is what fills the disk
 
 
+def go(run):
+    """A short training whose ledger grows with every step."""
+    torch.manual_seed(0)
+    X = torch.randn(64, 3)
+    chosen = Settings(
+        privacy=Privacy(epsilon=50.0, delta=1e-5, noise_multiplier=2.0, accountant="rdp", sampling="wor"),
+        training=Training(batch=8, steps=40),
+        performance=Performance(checkpoint_seconds=0, checkpoint_steps=0),
+        seed=1,
+    )
+    dpsrm.train(nn.Linear(3, 1), binary_loss, (X, (X[:, 0] > 0).long()), chosen, out=run)
+
+
 def child(run, limit, notes_path):
     """Train with files of at most `limit` bytes; exit code 0: done, 3: the project's own error, 1: another."""
     code = 1
@@ -40,17 +53,9 @@ def child(run, limit, notes_path):
             return value
 
         airlock.Airlock._released = released
-        torch.manual_seed(0)
-        X = torch.randn(64, 3)
-        chosen = Settings(
-            privacy=Privacy(epsilon=50.0, delta=1e-5, noise_multiplier=2.0, accountant="rdp", sampling="wor"),
-            training=Training(batch=8, steps=40),
-            performance=Performance(checkpoint_seconds=0, checkpoint_steps=0),
-            seed=1,
-        )
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        dpsrm.train(nn.Linear(3, 1), binary_loss, (X, (X[:, 0] > 0).long()), chosen, out=run)
+        go(run)
         code = 0
     except DpsrmError as error:
         code = 3 if "File too large" in str(error) or "bytes were taken" in str(error) else 1
@@ -66,7 +71,8 @@ def main():
     parser.add_argument("folder", type=Path)
     asked = parser.parse_args()
     told = {"full": 0, "uncharged": 0, "other": [], "released": [], "charged": []}
-    for k, limit in enumerate(range(1900, 7000, 617)):
+    go(asked.folder / "warm")
+    for k, limit in enumerate(range(1900, 5000, 487)):
         run, notes = asked.folder / f"run{k}", asked.folder / f"notes{k}"
         process = os.fork()
         if process == 0:
