@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo install test check format clean
+.PHONY: demo install test soak check format clean
 
 demo: install  ## train a private model of health care use
 	$(BIN)/dpsrm demo --out runs/demo --overwrite
@@ -13,6 +13,10 @@ install: .venv/installed  ## what a user needs; afterwards .venv/bin/dpsrm works
 
 test: .venv/installed-dev  ## all tests
 	$(BIN)/python -m pytest -n 2
+
+soak: .venv/installed-dev  ## 500 kills of a training, 100 times the fuzzing; an hour
+	DPSRM_KILLS=500 $(BIN)/python -m pytest tests/robustness/test_kill.py
+	DPSRM_FUZZ=100 $(BIN)/python -m pytest -n 2 tests/robustness/test_fuzz.py
 
 check: .venv/installed-dev  ## linters, types, layers
 	$(BIN)/ruff check .

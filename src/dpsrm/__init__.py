@@ -9,28 +9,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpsrm.core.errors import BoundExceeded, BudgetExceeded, DpsrmError, InputError, LedgerError
+    from dpsrm.core.errors import (
+        BoundExceeded,
+        BudgetExceeded,
+        Diverged,
+        DpsrmError,
+        InputError,
+        LedgerError,
+        ResumeError,
+    )
     from dpsrm.data import Records, load, load_like
     from dpsrm.methods import Srm
-    from dpsrm.training import Performance, Privacy, Run, Settings, Theory, Training, train, verify
+    from dpsrm.training import Performance, Privacy, Run, Settings, Theory, Training, resume, train, verify
 
 _HOME = {
-    "dpsrm.core.errors": ("BoundExceeded", "BudgetExceeded", "DpsrmError", "InputError", "LedgerError"),
+    "dpsrm.core.errors": (
+        "BoundExceeded",
+        "BudgetExceeded",
+        "Diverged",
+        "DpsrmError",
+        "InputError",
+        "LedgerError",
+        "ResumeError",
+    ),
     "dpsrm.data": ("Records", "load", "load_like"),
     "dpsrm.methods": ("Srm",),
-    "dpsrm.training": ("Performance", "Privacy", "Run", "Settings", "Theory", "Training", "train", "verify"),
+    "dpsrm.training": ("Performance", "Privacy", "Run", "Settings", "Theory", "Training", "resume", "train", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "BoundExceeded",
     "BudgetExceeded",
+    "Diverged",
     "DpsrmError",
     "InputError",
     "LedgerError",
     "Performance",
     "Privacy",
     "Records",
+    "ResumeError",
     "Run",
     "Settings",
     "Srm",
@@ -38,6 +56,7 @@ __all__ = [
     "Training",
     "load",
     "load_like",
+    "resume",
     "train",
     "verify",
 ]

@@ -291,3 +291,58 @@ def test_one_pass_of_a9a(tmp_path, answer):
     assert body["test"]["error"] < 0.2
     assert body["test"]["auc"] > 0.85
     shutil.rmtree(tmp_path / "data")
+
+
+def interrupt_training(monkeypatch, step):
+    """Make the next training in this process die after `step`, as Ctrl-C would."""
+    session = sys.modules["dpsrm.training.session"]
+    real = session.run_loop
+
+    def dying(plan, parts, *, watch):
+        def tell(progress):
+            watch(progress)
+            if progress.step == step:
+                raise KeyboardInterrupt
+
+        return real(plan, parts, watch=tell)
+
+    monkeypatch.setattr(session, "run_loop", dying)
+
+
+def test_an_interrupted_run_is_resumed_by_one_command(table, tmp_path, dpsrm, answer, monkeypatch):
+    options = ["--seed", 1, "--test", table / "test.csv", "--set", "performance.checkpoint_steps=5"]
+    options += ["--set", "training.epochs=2"]
+    whole = answer(*train_arguments(table, tmp_path / "whole"), *options)
+    with monkeypatch.context() as patch:
+        interrupt_training(patch, 12)
+        assert dpsrm(*train_arguments(table, tmp_path / "run"), *options).code != 0
+    refused = dpsrm("train", "--resume", tmp_path / "run", "--epsilon", "9")
+    assert refused.code == 2
+    assert "--epsilon" in refused.stderr
+    body = answer("train", "--resume", tmp_path / "run")
+    assert body["test"] == whole["test"]
+    names = ("model.safetensors", "ledger.jsonl", "certificate.md", "config.toml")
+    assert all((tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)
+    again = dpsrm("train", "--resume", tmp_path / "run")
+    assert again.code == 2
+    assert "finished" in again.stderr
+
+
+def test_runs_share_a_budget(table, tmp_path, dpsrm, answer):
+    budget = tmp_path / "visits.budget"
+    fresh = answer("budget", "init", budget, "--epsilon", "5", "--delta", "1e-4")
+    assert fresh["spent"] == 0
+    assert fresh["remaining"] == 5
+    first = answer(*train_arguments(table, tmp_path / "a"), "--budget", budget, "--reference")
+    after = answer("budget", "show", budget)
+    assert after["spent"] == pytest.approx(first["epsilon"])
+    assert after["runs"][0]["state"] == "finished"
+    assert after["runs"][0]["charged"] == after["runs"][0]["reserved"]
+    refused = dpsrm(*train_arguments(table, tmp_path / "b"), "--budget", budget)
+    assert refused.code == 2
+    assert "shared budget" in refused.stderr
+    assert not (tmp_path / "b").exists()
+    shown = dpsrm("budget", "show", budget)
+    assert "remains" in shown.stdout
+    assert dpsrm("budget", "init", budget, "--epsilon", "5", "--delta", "1e-4").code == 2
+    assert dpsrm("budget", "show", tmp_path / "none").code == 2

@@ -12,6 +12,7 @@ from dpsrm.core.ledger import Header, Ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
 from dpsrm.mechanisms import Airlock, gaussian_noise
+from dpsrm.mechanisms.noise import LARGE, grid
 
 FALSE_ALARM = 1e-7
 
@@ -56,3 +57,29 @@ def test_four_normals_make_one():
     stream, copy = np.random.default_rng(0), np.random.default_rng(0)
     expected = copy.standard_normal((4, 3)).sum(axis=0) / 2 * 5.0
     assert np.allclose(gaussian_noise(5.0, 3, stream).numpy(), expected)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """One release of a large sum that lies off the grid: std of the sum 1.7, b = 10."""
+    header = Header(
+        adjacency=Adjacency.REPLACE_ONE, epsilon=None, delta=None, accountant="none", private_randomness=False
+    )
+    sampling = Sampling(scheme=Scheme.WOR, population=100, batch=10)
+    total = ClippedSum(secret=torch.full((LARGE + 1,), 0.123456789, dtype=torch.float64), bound=0.5, rows=10)
+    with Ledger(tmp_path_factory.mktemp("large") / "ledger.jsonl", header) as ledger:
+        nothing = Spending.of([], adjacency=header.adjacency)
+        airlock = Airlock(ledger, planned=nothing, epsilon_of=lambda _: 0.0, noise=Streams.seeded(12).noise)
+        return (airlock.release(total, sampling=sampling, noise_multiplier=1.7) * 10).numpy()
+
+
+def test_a_large_release_is_on_the_public_grid(large):
+    cells = large / grid(1.7)
+    assert 1.7 / 2048 <= grid(1.7) <= 1.7 / 1024
+    assert np.abs(cells - np.round(cells)).max() < 1e-6
+
+
+def test_a_large_release_has_the_charged_deviation(large):
+    assert looks_like(large - 0.123456789, 1.7)
+    assert not looks_like((large - 0.123456789) * 2 / 3, 1.7)
+    assert not looks_like((large - 0.123456789) * 3 / 2, 1.7)

@@ -92,12 +92,13 @@ def test_with_gamma_one_it_is_dp_sgd(tmp_path, spied):
     theta = run(tmp_path, Settings(privacy=privacy, method=method, training=training, seed=4))
 
     X, y = (part.numpy() for part in logistic_records())
-    X1, noise = np.hstack([X, np.ones((N, 1))]), Streams.seeded(4).noise
+    X1, streams = np.hstack([X, np.ones((N, 1))]), Streams.seeded(4)
     by_hand = np.zeros(D + 1)
-    for batch in spied:
+    for release, batch in enumerate(spied):
+        streams.seek(release)
         rows = (1 / (1 + np.exp(-X1[batch] @ by_hand)) - y[batch])[:, None] * X1[batch]
         rows *= np.minimum(1, C1 / np.linalg.norm(rows, axis=1))[:, None]
-        step = rows.sum(axis=0) + gaussian_noise(s * 2 * C1, D + 1, noise).numpy()
+        step = rows.sum(axis=0) + gaussian_noise(s * 2 * C1, D + 1, streams.noise).numpy()
         by_hand -= RATE * step / BATCH
     assert np.allclose(theta, by_hand, rtol=1e-9)
 

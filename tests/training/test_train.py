@@ -146,7 +146,7 @@ def test_a_ledger_that_differs_from_the_plan_is_reported(tmp_path, monkeypatch):
         object.__setattr__(plan, "spending", longer.spending)
         return real(plan, parts, watch=watch)
 
-    monkeypatch.setattr(sys.modules["dpsrm.training.train"], "run_loop", other_plan)
+    monkeypatch.setattr(sys.modules["dpsrm.training.session"], "run_loop", other_plan)
     with pytest.raises(LedgerError, match="predicted"):
         train(objective.module, objective.loss, Records(*records(200)), settings(), out=tmp_path / "run")
 

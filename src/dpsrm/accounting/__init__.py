@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dpsrm.accounting.calibrate import calibrate_noise, epsilon_curve, max_steps
-from dpsrm.accounting.guarantee import Accountant, Condition, Guarantee
+from dpsrm.accounting.guarantee import Accountant, Condition, Guarantee, strict_epsilon
 from dpsrm.accounting.paper import PaperAccountant
 from dpsrm.accounting.pld import PldAccountant, attack_epsilon
 from dpsrm.accounting.rdp import RdpAccountant, RdpCurve, rdp_curve
@@ -61,4 +61,5 @@ __all__ = [
     "rdp_curve",
     "select_epsilon",
     "selection_curve",
+    "strict_epsilon",
 ]

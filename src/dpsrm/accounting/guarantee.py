@@ -6,7 +6,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from dpsrm.core.errors import need
+import numpy as np
+
+from dpsrm.core.errors import LedgerError, need
 from dpsrm.core.events import Adjacency, Spending, UnprotectedRelease
 
 
@@ -117,3 +119,18 @@ def why_none(spending: Spending, *, epsilon: float, delta: float, otherwise: str
     if epsilon < math.inf and delta < 1:
         return ""
     return unprotected(spending) or (otherwise if epsilon == math.inf else "no delta below 1 holds at this epsilon")
+
+
+def strict_epsilon(proof: Accountant, spending: Spending, delta: float) -> Guarantee:
+    """`proof.epsilon` for charges from a file that may come from anywhere.
+
+    Guarantee: a figure that was computed without overflow or undefined values, or `LedgerError`.
+    """
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            guarantee = proof.epsilon(spending, delta)
+    except (ArithmeticError, MemoryError) as error:
+        raise LedgerError(f"{proof.name} cannot compute what these charges cost: {error}") from error
+    if math.isnan(guarantee.epsilon):
+        raise LedgerError(f"{proof.name} cannot compute what these charges cost")
+    return guarantee

@@ -10,6 +10,7 @@ import sys
 import typer
 
 from dpsrm.cli.account import account, calibrate
+from dpsrm.cli.budget import budget
 from dpsrm.cli.demo import demo
 from dpsrm.cli.methods import methods
 from dpsrm.cli.plan import plan
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 for command in (demo, train, methods, plan, account, calibrate, verify, reproduce):
     app.command()(command)
+app.add_typer(budget, name="budget")
 
 
 def main() -> None:

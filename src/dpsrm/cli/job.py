@@ -14,7 +14,7 @@ from torch import nn
 from dpsrm.cli.progress import progress_bar
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records
-from dpsrm.training import Model, Run, Settings, classification_metrics, loss_for, train
+from dpsrm.training import Model, Run, Settings, classification_metrics, loss_for, resume, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +55,13 @@ class Outcome:
         }
 
 
-def run_job(job: Job) -> Outcome:
-    """Train, evaluate on the test records, write `private/metrics.json`."""
-    run = _train(job, job.settings, job.out, "private" if job.settings.privacy else "not private")
+def run_job(job: Job, *, resuming: bool = False) -> Outcome:
+    """Train (or go on training), evaluate on the test records, write `private/metrics.json`."""
+    title = "private" if job.settings.privacy else "not private"
+    run = _resume(job, title) if resuming else _train(job, job.settings, job.out, title)
     metrics = {} if job.test is None else {"test": _evaluate(run.module, job.test.records)}
     if job.reference:
-        plain = replace(job.settings, privacy=None)
+        plain = replace(job.settings, privacy=None, budget=None)
         reference = _train(job, plain, run.folder.private / "reference", "non-private reference")
         if job.test is not None:
             metrics["reference"] = _evaluate(reference.module, job.test.records)
@@ -75,16 +76,26 @@ def default_out(name: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
+def _module(job: Job) -> nn.Module:
+    """The model the job names, with its first values."""
+    stream = Streams.choose(job.settings.seed).initialisation
+    return job.model.build(features=job.records.n_features, classes=len(job.records.classes), stream=stream)
+
+
+def _resume(job: Job, title: str) -> Run:
+    """The rest of an interrupted training, with a progress bar."""
+    epsilon = None if job.settings.privacy is None else job.settings.privacy.epsilon
+    with progress_bar(title, epsilon=epsilon) as watch:
+        return resume(job.out, _module(job), loss_for(len(job.records.classes)), job.records.records, watch=watch)
+
+
 def _train(job: Job, settings: Settings, out: Path, title: str) -> Run:
     """One training with a progress bar."""
-    classes = len(job.records.classes)
-    stream = Streams.choose(settings.seed).initialisation
-    module = job.model.build(features=job.records.n_features, classes=classes, stream=stream)
     epsilon = None if settings.privacy is None else settings.privacy.epsilon
     with progress_bar(title, epsilon=epsilon) as watch:
         return train(
-            module,
-            loss_for(classes),
+            _module(job),
+            loss_for(len(job.records.classes)),
             job.records.records,
             settings,
             out=out,

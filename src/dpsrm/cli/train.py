@@ -24,11 +24,13 @@ def train(
     classes: Annotated[str | None, typer.Option(help="Class names in order: A,B or A,B,C.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε, the privacy budget.")] = None,
     delta: Annotated[float | None, typer.Option(help="δ, e.g. 1e-5; below 1/n.")] = None,
+    budget: Annotated[str | None, typer.Option(help="A budget file that several runs share; see dpsrm budget.")] = None,
     method: Annotated[str | None, typer.Option(help="See `dpsrm methods`.")] = None,
     seed: Annotated[int | None, typer.Option(help="Research only: reproducible, not private.")] = None,
     run: Annotated[Path | None, typer.Option("--out", help="The run folder.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Delete an existing run folder first.")] = False,
     reference: Annotated[bool, typer.Option(help="Train a non-private reference too, into RUN/private.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this interrupted run; takes no settings.")] = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: section.name=value, e.g. training.batch=500.")
     ] = None,
@@ -42,16 +44,37 @@ def train(
     from dpsrm.training import config_from
     from dpsrm.training.toml import read_toml
 
+    if resume is not None:
+        given: dict[str, object] = {
+            "config": config,
+            "data": data,
+            "test": test,
+            "target": target,
+            "schema": schema,
+            "classes": classes,
+        }
+        given |= {
+            "epsilon": epsilon,
+            "delta": delta,
+            "budget": budget,
+            "method": method,
+            "seed": seed,
+            "out": run,
+            "set": change,
+        }
+        changed = [f"--{name}" for name, value in given.items() if value]
+        need(not changed, "a run is resumed with its own settings", given=changed, remedy="leave them out")
+        config = resume / "config.toml"
     sections: dict[str, Any] = {} if config is None else read_toml(config)
     names = None if classes is None else [name.strip() for name in classes.split(",")]
     _fill(sections, "data", path=data, test=test, target=target, schema=schema, classes=names)
     _fill(sections, "privacy", epsilon=epsilon, delta=delta)
     _fill(sections, "method", name=method)
-    if seed is not None:
-        sections["seed"] = seed
+    sections |= {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
     for text in change or []:
         _set(sections, text)
-    outcome = run_job(_job(config_from(sections), run, overwrite=overwrite, reference=reference))
+    job = _job(config_from(sections), resume or run, overwrite=overwrite, reference=reference)
+    outcome = run_job(job, resuming=resume is not None)
     if as_json:
         print_json(outcome.to_json())
     else:

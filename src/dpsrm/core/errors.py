@@ -23,6 +23,14 @@ class LedgerError(DpsrmError):
     """A ledger is malformed, tampered with, or does not say what the plan predicted."""
 
 
+class Diverged(DpsrmError):
+    """Training left the finite numbers; nothing more is released."""
+
+
+class ResumeError(DpsrmError):
+    """A run cannot be resumed: it is finished, its keys are gone, or something is not what it was."""
+
+
 def need(condition: bool, rule: str, /, *, remedy: str = "", **got: object) -> None:
     """Raise `InputError` unless `condition`: what must hold; got name=value; the remedy.
 

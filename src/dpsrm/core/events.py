@@ -13,6 +13,9 @@ from typing import Any
 
 from dpsrm.core.errors import LedgerError, need
 
+LARGEST = 2**53
+"""The largest count or size: above it a float no longer knows every whole number."""
+
 
 class Adjacency(str, Enum):
     """Which two datasets must be indistinguishable."""
@@ -43,6 +46,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Refuse sizes that no draw could have."""
+        whole = type(self.population) is int and type(self.batch) is int
+        need(whole, "the sizes of a draw are whole numbers", n=self.population, batch=self.batch)
+        need(self.population <= LARGEST, f"a dataset has at most {LARGEST} records")
         need(self.population >= 1, "a dataset must have at least one record", n=self.population)
         need(self.batch >= 1, "a batch must have at least one record", batch=self.batch)
         need(
@@ -83,6 +89,11 @@ class GaussianRelease:
         )
 
 
+def _need_number(value: object, name: str) -> None:
+    """Refuse what is no float (a ledger from elsewhere may say anything)."""
+    need(isinstance(value, float) or (type(value) is int and abs(value) <= LARGEST), f"{name} must be a number")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PureRelease:
     """An ε-DP release on the whole dataset (Laplace, exponential noise, noisy-min), in the stated adjacency."""
@@ -91,6 +102,7 @@ class PureRelease:
 
     def __post_init__(self) -> None:
         """Refuse a cost that is not a positive number."""
+        _need_number(self.epsilon, "epsilon")
         need(0 < self.epsilon < math.inf, "epsilon of a pure release must be positive", epsilon=self.epsilon)
 
 
@@ -102,6 +114,7 @@ class ZcdpRelease:
 
     def __post_init__(self) -> None:
         """Refuse a cost that is not a positive number."""
+        _need_number(self.rho, "rho")
         need(0 < self.rho < math.inf, "rho of a zCDP release must be positive", rho=self.rho)
 
 
@@ -110,6 +123,10 @@ class UnprotectedRelease:
     """An exact statistic of private records, without noise: whatever is charged beside it, ε = ∞."""
 
     what: str
+
+    def __post_init__(self) -> None:
+        """Refuse what is no short text."""
+        need(isinstance(self.what, str) and len(self.what) <= 200, "say in a few words what is released")
 
 
 Event = GaussianRelease | PureRelease | ZcdpRelease | UnprotectedRelease
@@ -143,8 +160,8 @@ def event_from_json(body: Mapping[str, Any]) -> Event:
             drawn = dict(fields["sampling"])
             fields["sampling"] = Sampling(scheme=Scheme(drawn.pop("scheme")), **drawn)
         return cls(**fields)
-    except (KeyError, TypeError, ValueError) as error:
-        raise LedgerError(f"not a release dpsrm knows: {dict(body)!r} ({error})") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LedgerError(f"not a release dpsrm knows: {str(body)[:200]} ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -157,9 +174,9 @@ class Charge:
     def __post_init__(self) -> None:
         """Refuse charges that would lower what was spent."""
         need(
-            isinstance(self.count, int) and self.count >= 1,
-            "a charge counts one release or more",
-            count=self.count,
+            type(self.count) is int and 1 <= self.count <= LARGEST,
+            f"a charge counts 1 … {LARGEST} releases",
+            count=self.count if isinstance(self.count, int) and abs(self.count) <= LARGEST else "…",
         )
 
 

@@ -1,23 +1,23 @@
-"""The ledger: an append-only, hash-chained, fsynced file of JSON lines, written before what it charges is released.
+"""The ledger: a hash chain of charges, each on disk before what it charges is released.
 
-Line k is {"body": …, "hash": SHA-256(previous hash ‖ canonical body), "index": k}; line 0's body is the header.
+Line 0's body is the header; then charges; a finished run ends with a closing line over its model's digest.
 A crash may waste budget (a charge without its release), it can never hide spending.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsrm.core.errors import DpsrmError, LedgerError
+from dpsrm.core.chain import Chain, Lines, read_chain
+from dpsrm.core.errors import DpsrmError, LedgerError, need
 from dpsrm.core.events import Adjacency, Charge, Event, Spending, event_from_json, event_to_json
 
-_GENESIS = "0" * 64
 _VERSION = 1
+_RANDOMNESS = {True: "secure", False: "seeded: reproducible, not private"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Header:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "accountant": self.accountant,
-            "randomness": "secure" if self.private_randomness else "seeded: reproducible, not private",
+            "randomness": _RANDOMNESS[self.private_randomness],
         }
 
     @classmethod
@@ -48,15 +48,26 @@ class Header:
         if body.get("kind") != "header" or body.get("version") != _VERSION:
             raise LedgerError(f"a ledger opens with a header of version {_VERSION}; got {body!r}")
         try:
-            return cls(
+            header = cls(
                 adjacency=Adjacency(body["adjacency"]),
                 epsilon=body["epsilon"],
                 delta=body["delta"],
                 accountant=body["accountant"],
-                private_randomness=body["randomness"] == "secure",
+                private_randomness={word: private for private, word in _RANDOMNESS.items()}[body["randomness"]],
             )
-        except (KeyError, ValueError) as error:
+            header._check()
+        except (KeyError, TypeError, ValueError) as error:
             raise LedgerError(f"malformed ledger header: {error}") from error
+        return header
+
+    def _check(self) -> None:
+        """Refuse promises that are none: the file may come from anywhere."""
+        both = self.epsilon is None and self.delta is None
+        numbers = isinstance(self.epsilon, float | int) and isinstance(self.delta, float | int)
+        need(both or numbers, "a header has epsilon and delta, or neither", epsilon=self.epsilon, delta=self.delta)
+        need(self.epsilon is None or 0 < self.epsilon < math.inf, "epsilon must be positive", epsilon=self.epsilon)
+        need(self.delta is None or 0 < self.delta < 1, "delta must lie between 0 and 1", delta=self.delta)
+        need(isinstance(self.accountant, str), "an accountant has a name", accountant=self.accountant)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +90,51 @@ class LedgerFacts:
 class Ledger:
     """The writer's end of a ledger file. Every method returns only after the line is on disk."""
 
-    def __init__(self, path: Path, header: Header) -> None:
-        """Create the file (which must not exist) and write the header."""
+    def __init__(self, path: Path, header: Header, *, chain: Chain | None = None) -> None:
+        """Create the file (which must not exist) and write the header; `reopen` goes on with an existing one."""
         self.path = path
         self.header = header
         self.spending = Spending.of([], adjacency=header.adjacency)
-        self.head = _GENESIS
-        self._lines = 0
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        self._append(header.to_json())
-        _sync_directory(path.parent)
+        self._chain = chain or Chain.create(path)
+        if chain is None:
+            self._chain.append(header.to_json())
+
+    @classmethod
+    def reopen(cls, path: Path, header: Header, *, after: tuple[int, str]) -> Ledger:
+        """Go on with the ledger of a run that was interrupted.
+
+        Args:
+            after: how many lines a checkpoint saw, and the hash of the last of them; the ledger must extend them.
+
+        Guarantee: the chain was verified and opens with `header`. A torn last line is cut off: its charge was never
+        completed, so nothing was released from it.
+
+        Edge cases: a closed ledger, and one that another process is writing, are refused; a file in which not even the
+        header was completed is begun anew.
+        """
+        chain, lines = Chain.reopen(path)
+        try:
+            if not lines.extends(*after):
+                raise LedgerError(f"{path} does not extend the ledger this run wrote: it was cut off or exchanged")
+            if not lines.bodies:
+                chain.append(header.to_json())
+                return cls(path, header, chain=chain)
+            facts = _facts(lines, path)
+            if facts.closed:
+                raise LedgerError(f"{path} is closed: the run is finished")
+            if facts.header != header:
+                raise LedgerError(f"{path} opens with {facts.header}; the run's plan says {header}")
+        except BaseException:
+            chain.close()
+            raise
+        ledger = cls(path, header, chain=chain)
+        ledger.spending = facts.spending
+        return ledger
+
+    @property
+    def position(self) -> tuple[int, str]:
+        """How many lines are on disk, and the hash of the last one."""
+        return self._chain.count, self._chain.head
 
     def charge(self, event: Event, count: int) -> None:
         """Record that up to `count` releases of `event` may follow."""
@@ -106,92 +152,50 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         """Let go of the file; what is on disk stays as it is."""
-        os.close(self._file)
+        self._chain.close()
 
     def _append(self, body: dict[str, Any]) -> None:
         """Write one line and wait until it is on disk."""
-        digest = _link(self.head, body)
-        line = _canonical({"index": self._lines, "body": body, "hash": digest}) + b"\n"
-        try:
-            written = os.write(self._file, line)
-            os.fsync(self._file)
-        except OSError as error:
-            raise LedgerError(f"cannot write the ledger {self.path}: {error}; nothing was released") from error
-        if written != len(line):
-            raise LedgerError(f"the ledger {self.path} took only part of a line (disk full?); nothing was released")
-        self.head = digest
-        self._lines += 1
+        self._chain.append(body)
 
 
-def read_ledger(path: Path) -> LedgerFacts:
-    """Read a ledger and check every link of its chain; `LedgerError` names the first line that is wrong."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise LedgerError(f"cannot read the ledger {path}: {error}") from error
-    lines = raw.split(b"\n")
-    if lines[-1] != b"":
-        raise LedgerError(f"{path}: the last line is torn (no line end): a crash, or tampering")
-    head = _GENESIS
-    bodies: list[dict[str, Any]] = []
-    for index, line in enumerate(lines[:-1]):
-        body, head = _checked(line, index, head, path)
-        bodies.append(body)
-    if not bodies:
-        raise LedgerError(f"{path}: the ledger is empty")
-    return _facts(bodies, head, path)
+def read_ledger(path: Path, *, torn: bool = False) -> LedgerFacts:
+    """Read a ledger and check every link of its chain; `LedgerError` names the first line that is wrong.
+
+    Args:
+        torn: leave out a last line that a crash cut off (nothing was released from it) instead of refusing it.
+    """
+    return _facts(read_chain(path, torn=torn), path)
 
 
-def _facts(bodies: list[dict[str, Any]], head: str, path: Path) -> LedgerFacts:
+def _facts(lines: Lines, path: Path) -> LedgerFacts:
     """Turn the verified lines into facts."""
-    header = Header.from_json(bodies[0])
-    closing = bodies[-1] if bodies[-1].get("kind") == "close" else None
+    if not lines.bodies:
+        raise LedgerError(f"{path}: the ledger is empty")
+    header = Header.from_json(lines.bodies[0])
+    closing = lines.bodies[-1] if lines.bodies[-1].get("kind") == "close" else None
     charges: list[Charge] = []
-    for number, body in enumerate(bodies[1 : -1 if closing else None], start=2):
+    for number, body in enumerate(lines.bodies[1 : -1 if closing else None], start=2):
         if body.get("kind") != "charge":
-            raise LedgerError(f"{path}, line {number}: expected a charge; got {body.get('kind')!r}")
+            raise LedgerError(f"{path}, line {number}: expected a charge; got {str(body.get('kind'))[:40]!r}")
         try:
             charges.append(Charge(event_from_json(body["event"]), body["count"]))
         except (KeyError, DpsrmError) as error:
             raise LedgerError(f"{path}, line {number}: {error}") from error
+    released, digest = (None, None) if closing is None else _closing(closing, path)
     return LedgerFacts(
         header=header,
         spending=Spending.of(charges, adjacency=header.adjacency),
-        head=head,
-        lines=len(bodies),
-        released=closing["released"] if closing else None,
-        model_sha256=closing["model_sha256"] if closing else None,
+        head=lines.head,
+        lines=len(lines.bodies),
+        released=released,
+        model_sha256=digest,
     )
 
 
-def _checked(line: bytes, index: int, head: str, path: Path) -> tuple[dict[str, Any], str]:
-    """One line's body and hash, after checking that it is the canonical text of the next link."""
-    where = f"{path}, line {index + 1}"
-    try:
-        entry = json.loads(line)
-        body, digest = entry["body"], entry["hash"]
-        expected = _canonical({"index": index, "body": body, "hash": _link(head, body)})
-    except (ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{where}: not a ledger line ({error}): the ledger was changed") from error
-    if line != expected:
-        raise LedgerError(f"{where}: the chain is broken: this line or one before it was changed")
-    return body, digest
-
-
-def _link(previous: str, body: dict[str, Any]) -> str:
-    """The hash that ties `body` to everything before it."""
-    return hashlib.sha256(previous.encode() + _canonical(body)).hexdigest()
-
-
-def _canonical(value: Any) -> bytes:
-    """The one text of a JSON value: sorted keys, no spaces, ASCII, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the directory's entry durable, so that a crash cannot lose the file itself."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _closing(body: dict[str, Any], path: Path) -> tuple[int, str]:
+    """The facts of a closing line."""
+    released, digest = body.get("released"), body.get("model_sha256")
+    if type(released) is not int or not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+        raise LedgerError(f"{path}: malformed closing line: {str(body)[:200]}")
+    return released, digest

@@ -140,7 +140,7 @@ class DatasetRecords:
     def take(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Collate the records at `indices`, in their order, repeats included."""
         positions = _positions(indices, len(self)).tolist()
-        batch = default_collate([self.dataset[i] for i in positions or [0]])
+        batch = self._collated(positions or [0])
         need(
             isinstance(batch, (list, tuple)) and len(batch) == 2,
             "each record of a dataset must be a pair (input, target)",
@@ -149,6 +149,15 @@ class DatasetRecords:
         inputs, targets = _inputs(batch[0]), _targets(batch[1])
         _need_finite(inputs, "features", rows=positions)
         return inputs[: len(positions)], targets[: len(positions)]
+
+    def _collated(self, positions: list[int]) -> Any:
+        """One batch of the records at `positions`; an error if they cannot be collated."""
+        records = [self.dataset[i] for i in positions]
+        try:
+            return default_collate(records)
+        except (RuntimeError, TypeError, ValueError) as error:
+            kind = type(self.dataset).__name__
+            raise InputError(f"records must be alike, to collate them; got {kind}: {str(error)[:200]}") from error
 
 
 def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:

@@ -10,10 +10,19 @@ import numpy.typing as npt
 from torch import Tensor
 
 from dpsrm.core.book import Book
-from dpsrm.core.errors import BudgetExceeded, need
-from dpsrm.core.events import Event, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease, ZcdpRelease
+from dpsrm.core.errors import BudgetExceeded, LedgerError, need
+from dpsrm.core.events import (
+    Charge,
+    Event,
+    GaussianRelease,
+    Sampling,
+    Scheme,
+    Spending,
+    UnprotectedRelease,
+    ZcdpRelease,
+)
 from dpsrm.core.secret import ClippedScores, ClippedSum
-from dpsrm.mechanisms.noise import gaussian_noise, gaussian_rows
+from dpsrm.mechanisms.noise import gaussian_noise, gaussian_rows, on_grid
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 
 _BLOCK = 64
@@ -29,6 +38,8 @@ class Airlock:
         planned: the releases foreseen; equal ones are charged in blocks ahead, never beyond the plan.
         epsilon_of: the accountant's ε of a spending at the budget's δ.
         noise: the secret noise stream.
+        made: the releases of an interrupted run that its checkpoint knows of. What the ledger holds beyond them was
+            charged, and perhaps released and lost; it is credited, to be used up by making the same releases again.
 
     Guarantee: a value leaves only after (1) the charge for it, with exactly the sampling and the noise used, was
     accepted by the budget and is on disk, and (2) fresh noise of `noise_multiplier` times the sum's sensitivity was
@@ -42,15 +53,23 @@ class Airlock:
         planned: Spending,
         epsilon_of: Callable[[Spending], float],
         noise: np.random.Generator,
+        made: Spending | None = None,
     ) -> None:
-        """Start with nothing charged ahead."""
-        self.epsilon = 0.0
-        self.released = 0
+        """Start with nothing charged ahead, or where an interrupted run's checkpoint stands."""
+        self.epsilon = 0.0 if not ledger.spending.charges else epsilon_of(ledger.spending)
+        self.released = 0 if made is None else made.releases
         self._ledger = ledger
         self._planned = planned
         self._epsilon_of = epsilon_of
         self._noise = noise
-        self._credit: dict[Event, int] = {}
+        self._credit = _credit(ledger.spending, made)
+
+    @property
+    def made(self) -> Spending:
+        """What was released so far: what was charged, less what was charged ahead."""
+        charged = self._ledger.spending
+        counts = ((charge.event, charge.count - self._credit.get(charge.event, 0)) for charge in charged.charges)
+        return Spending.of([Charge(event, n) for event, n in counts if n], adjacency=charged.adjacency)
 
     def release(self, total: ClippedSum[Tensor], *, sampling: Sampling, noise_multiplier: float) -> Tensor:
         """The mean over the public (expected) batch size plus noise: secret/b + N(0, (s·Δ/b)² I), in float64.
@@ -143,7 +162,8 @@ class Airlock:
         self.released += 1
         if noise_multiplier == 0:
             return total.secret / sampling.batch
-        return (total.secret + gaussian_noise(std, len(total.secret), self._noise)) / sampling.batch
+        noisy = total.secret + gaussian_noise(std, len(total.secret), self._noise)
+        return on_grid(noisy, std) / sampling.batch
 
     def _pay(self, event: Event, count: int = 1) -> None:
         """Use charges made ahead, or have the budget accept new ones and write them down."""
@@ -179,6 +199,15 @@ def zcdp_multiplier(rho: float) -> float:
     2.0
     """
     return 0.0 if rho == math.inf else 1 / math.sqrt(2 * rho)
+
+
+def _credit(charged: Spending, made: Spending | None) -> dict[Event, int]:
+    """What was charged and not yet released; `LedgerError` if more was released than charged."""
+    before = Spending.of([], adjacency=charged.adjacency) if made is None else made
+    short = [charge for charge in before.charges if charge.count > charged.count(charge.event)]
+    if short:
+        raise LedgerError(f"the ledger charges less than was released ({short[0]}): it was cut off or exchanged")
+    return {charge.event: charge.count - before.count(charge.event) for charge in charged.charges}
 
 
 def _need_rows(rows: int, sampling: Sampling) -> None:

@@ -6,9 +6,10 @@ from dpsrm.training.loop import Progress, Watcher
 from dpsrm.training.metrics import classification_metrics
 from dpsrm.training.models import Model, loss_for
 from dpsrm.training.plan import Plan, make_plan
+from dpsrm.training.session import Run
 from dpsrm.training.settings import Performance, Privacy, Training
 from dpsrm.training.theory import Theory
-from dpsrm.training.train import Run, train
+from dpsrm.training.train import resume, train
 from dpsrm.training.trials import TrialResult, run_trials
 from dpsrm.training.verify import Verification, verify
 
@@ -32,6 +33,7 @@ __all__ = [
     "config_from",
     "loss_for",
     "make_plan",
+    "resume",
     "run_trials",
     "settings_to_dict",
     "train",

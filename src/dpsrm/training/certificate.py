@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dpsrm.accounting import Guarantee, accountant
+from dpsrm.accounting import Guarantee, accountant, strict_epsilon
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, UnprotectedRelease, ZcdpRelease
 from dpsrm.core.ledger import LedgerFacts
 
@@ -22,7 +22,7 @@ def prove(facts: LedgerFacts) -> Guarantee | None:
     """The guarantee that the ledger's charges prove, or None for a run that promised none."""
     if facts.header.delta is None:
         return None
-    return accountant(facts.header.accountant).epsilon(facts.spending, facts.header.delta)
+    return strict_epsilon(accountant(facts.header.accountant), facts.spending, facts.header.delta)
 
 
 def render(facts: LedgerFacts, guarantee: Guarantee | None, *, unit: str) -> str:

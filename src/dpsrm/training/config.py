@@ -30,6 +30,7 @@ class Settings:
         performance: engine and threads.
         seed: research only: reproducible, not private.
         record: what one record is, in the words of the certificate.
+        budget: a budget file (`dpsrm budget init`) in which the run reserves all it may release before it starts.
     """
 
     privacy: Privacy | None
@@ -39,6 +40,16 @@ class Settings:
     performance: Performance = field(default_factory=Performance)
     seed: int | None = None
     record: str = "one record"
+    budget: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what a file may have said instead of a number or a text."""
+        whole = self.seed is None or (type(self.seed) is int and 0 <= self.seed < 2**63)
+        need(whole, "a seed is a whole number, 0 or more", seed=self.seed)
+        need(isinstance(self.record, str), "record must be a text", record=self.record)
+        need(self.budget is None or isinstance(self.budget, str), "budget must be a path", budget=self.budget)
+        shared = self.budget is None or self.privacy is not None
+        need(shared, "a run without privacy cannot share a budget", budget=self.budget, remedy="leave --budget out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +84,7 @@ _SECTIONS = (
     "performance",
     "seed",
     "record",
+    "budget",
     "private",
     "preprocessing",
 )
@@ -86,6 +98,13 @@ def config_from(sections: Mapping[str, Any]) -> Config:
     """
     unknown = sorted(set(sections) - set(_SECTIONS))
     need(not unknown, f"a config has the sections {', '.join(_SECTIONS)}", unknown=unknown)
+    settings = settings_from(sections)
+    data = build(Data, _section(sections, "data"), "data")
+    return Config(data=data, model=build(Model, _section(sections, "model"), "model"), settings=settings)
+
+
+def settings_from(sections: Mapping[str, Any]) -> Settings:
+    """The settings in the sections of a config file; other sections are left alone."""
     private = sections.get("private", True)
     need(
         ("privacy" in sections) == bool(private),
@@ -95,7 +114,8 @@ def config_from(sections: Mapping[str, Any]) -> Config:
     )
     chosen = dict(_section(sections, "method"))
     name = chosen.pop("name", Srm.name)
-    settings = Settings(
+    need(isinstance(name, str), "method.name must be a text", name=name)
+    return Settings(
         privacy=build(Privacy, _section(sections, "privacy"), "privacy") if "privacy" in sections else None,
         method=build(method_class(name), chosen, "method"),
         training=build(Training, _section(sections, "training"), "training"),
@@ -103,23 +123,24 @@ def config_from(sections: Mapping[str, Any]) -> Config:
         performance=build(Performance, _section(sections, "performance"), "performance"),
         seed=sections.get("seed"),
         record=sections.get("record", "one record"),
+        budget=sections.get("budget"),
     )
-    data = build(Data, _section(sections, "data"), "data")
-    return Config(data=data, model=build(Model, _section(sections, "model"), "model"), settings=settings)
 
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
-    """The sections that `config_from` reads back to equal settings."""
-    return {
+    """The sections that `settings_from` reads back to equal settings."""
+    sections = {
         "record": settings.record,
         "private": settings.privacy is not None,
         "seed": settings.seed,
+        "budget": settings.budget,
         "privacy": None if settings.privacy is None else plain(settings.privacy),
         "method": {"name": settings.method.name, **plain(settings.method)},
         "training": plain(settings.training),
         "theory": None if settings.theory is None else plain(settings.theory),
         "performance": plain(settings.performance),
     }
+    return {name: section for name, section in sections.items() if section is not None}
 
 
 def plain(value: Any) -> dict[str, Any]:

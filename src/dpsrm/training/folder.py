@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import InputError, need
+from dpsrm.training.files import write_atomically
+from dpsrm.training.keys import destroy_keys
 
 PRIVATE_NOTE = """\
 Not for publication. Everything in this folder is an exact function of private records (losses, gradient norms, clip
@@ -55,6 +57,25 @@ class RunFolder:
         """For the operator's eyes only."""
         return self.path / "private"
 
+    @property
+    def keys(self) -> Path:
+        """The stream key of a run that is not finished."""
+        return self.private / "keys.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where a run that is not finished stands."""
+        return self.private / "checkpoint.safetensors"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder is a run, perhaps one killed while it was being made or removed, and nothing but a run."""
+        if not self.path.is_dir():
+            return False
+        parts = (self.config, self.environment, self.private, self.ledger, self.model, self.certificate)
+        found = {path.name.removesuffix(".tmp").removesuffix(".part") for path in self.path.iterdir()}
+        return self.ledger.exists() or found <= {path.name for path in parts}
+
     def create(self, *, overwrite: bool = False) -> None:
         """Make the folder; an existing run is removed only if `overwrite`, and nothing but a run ever is."""
         if self.path.exists():
@@ -64,27 +85,43 @@ class RunFolder:
                 out=str(self.path),
                 remedy="choose another --out, or --overwrite to delete that run (what it spent stays spent)",
             )
-            is_run = self.path.is_dir() and (self.ledger.exists() or not any(self.path.iterdir()))
-            need(is_run, "only a run folder can be overwritten", out=str(self.path), remedy="choose another --out")
-            shutil.rmtree(self.path)
+            need(self.is_run, "only a run folder can be overwritten", out=str(self.path), remedy="choose another --out")
         try:
+            if self.path.exists():
+                destroy_keys(self.keys)
+                shutil.rmtree(self.path)
             self.private.mkdir(parents=True)
             self.private.chmod(0o700)
             (self.private / "README.txt").write_text(PRIVATE_NOTE)
         except OSError as error:
             raise InputError(f"cannot create the run folder {self.path}: {error}; choose another --out") from error
 
+    def forget(self) -> None:
+        """Destroy the key and remove the checkpoint of a run that has ended."""
+        destroy_keys(self.keys)
+        self.checkpoint.unlink(missing_ok=True)
+
     def write_json(self, path: Path, value: dict[str, Any]) -> None:
         """Write a JSON file for people and machines."""
-        path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
     def write_environment(self) -> None:
         """Record the versions of what ran; nothing about the machine's owner."""
-        names = ("dpsrm", "torch", "numpy", "scipy", "dp-accounting", "randomgen", "safetensors")
-        versions = {name: importlib.metadata.version(name) for name in names}
-        self.write_json(self.environment, {"python": platform.python_version(), "packages": versions})
+        found = versions()
+        self.write_json(self.environment, {"python": found.pop("python"), "packages": found})
+
+
+def versions() -> dict[str, str]:
+    """The versions of what runs."""
+    names = ("dpsrm", "torch", "numpy", "scipy", "dp-accounting", "randomgen", "safetensors")
+    packages = {name: importlib.metadata.version(name) for name in names}
+    return {"python": platform.python_version(), **packages}
 
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()

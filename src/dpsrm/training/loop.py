@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dpsrm.core.errors import BudgetExceeded, LedgerError
+from dpsrm.core.errors import BudgetExceeded, Diverged, LedgerError
+from dpsrm.core.events import Spending
 from dpsrm.core.ledger import Ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import Diagnostics
@@ -33,6 +35,8 @@ class Progress:
 
 
 Watcher = Callable[[Progress], None]
+Keeper = Callable[[Callable[[], Spending]], None]
+"""Called after every release with a function that tells what was released so far; writes a checkpoint when due."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,9 @@ class Parts:
     streams: Streams
     ledger: Ledger
     output: Output
+    keep: Keeper = lambda _: None
+    made: Spending | None = None
+    """Releases made before this loop began, when a run is resumed; `walk` and `output` stand where they left off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +70,11 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
     Guarantee: every release passed the airlock; at the end, what was charged is what the plan predicted. An adaptive
     method, whose releases no plan predicts, ends before the first release that the budget does not allow.
     """
-    airlock = Airlock(parts.ledger, planned=plan.foreseen, epsilon_of=plan.epsilon_of, noise=parts.streams.noise)
+    noise = parts.streams.noise
+    airlock = Airlock(parts.ledger, planned=plan.foreseen, epsilon_of=plan.epsilon_of, noise=noise, made=parts.made)
     walk, steps, private = parts.walk, plan.schedule.steps, Diagnostics()
-    parts.output.observe(0, walk.theta)
+    if airlock.released == 0:
+        parts.output.observe(0, walk.theta)
     while walk.time < steps:
         before = walk.time
         try:
@@ -76,28 +85,40 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
             raise
         walk.tell(answer.value, std=answer.std)
         private = answer.private or private
-        if walk.time == before:
-            continue
-        parts.output.observe(walk.time, walk.theta)
-        norm = float(walk.direction.norm())
-        watch(
-            Progress(
-                step=walk.time,
-                steps=steps,
-                theta=walk.theta,
-                direction_norm=norm,
-                epsilon=airlock.epsilon,
-                private=private,
+        if walk.time > before:
+            norm = _need_finite(walk)
+            parts.output.observe(walk.time, walk.theta)
+            watch(
+                Progress(
+                    step=walk.time,
+                    steps=steps,
+                    theta=walk.theta,
+                    direction_norm=norm,
+                    epsilon=airlock.epsilon,
+                    private=private,
+                )
             )
-        )
+        parts.keep(lambda: airlock.made)
     if not plan.method.adaptive and parts.ledger.spending != plan.spending:
         raise LedgerError("the ledger written differs from the ledger the plan predicted: this is a defect in dpsrm")
     return parts.output.result().to(walk.theta.dtype), airlock.released
 
 
+def _need_finite(walk: Walk) -> float:
+    """‖v‖, after refusing to go on from a θ or v that is no longer a number. Post-processing: it costs no privacy."""
+    norm, total = float(walk.direction.norm()), float(walk.theta.sum())
+    if not (math.isfinite(norm) and math.isfinite(total)):
+        raise Diverged(
+            f"training diverged: after step {walk.time} the parameters are no longer finite; what was released stays "
+            "charged; start again with a smaller learning rate or smaller clips"
+        )
+    return norm
+
+
 def _answer(ask: Ask | Choice, plan: Plan, parts: Parts, airlock: Airlock) -> Answer:
-    """Draw the records, compute the secret, and let its noisy form out."""
+    """Draw the records, compute the secret, and let its noisy form out; all randomness is that of this release."""
     sampling = plan.sampling(ask.batch)
+    torch.default_generator.manual_seed(parts.streams.seek(airlock.released))
     inputs, targets = parts.records.take(draw(sampling, parts.streams.sampling))
     if isinstance(ask, Choice):
         scores = clipped_losses(parts.objective, ask.points, inputs, targets, clip=ask.clip, offsets=ask.offsets)

@@ -45,6 +45,27 @@ class Plan:
         """What may be charged ahead: everything, or nothing if the method decides as it goes."""
         return Spending.of([], adjacency=self.spending.adjacency) if self.method.adaptive else self.spending
 
+    @property
+    def reserved(self) -> Spending:
+        """The most that may ever be charged: the prediction, or all of ε as zCDP if the method decides as it goes."""
+        if not self.method.adaptive or self.privacy is None:
+            return self.spending
+        only = all(isinstance(charge.event, ZcdpRelease) for charge in self.spending.charges)
+        need(only, "an adaptive method shares a budget only if all its releases are priced in zCDP")
+        within, beyond = 0.0, 1e-12
+        while self._zcdp_epsilon(beyond) <= self.privacy.epsilon:
+            within, beyond = beyond, 2 * beyond
+        while beyond - within > 1e-4 * beyond:
+            middle = (within + beyond) / 2
+            within, beyond = (
+                (middle, beyond) if self._zcdp_epsilon(middle) <= self.privacy.epsilon else (within, middle)
+            )
+        return Spending.of([Charge(ZcdpRelease(rho=beyond), 1)], adjacency=self.spending.adjacency)
+
+    def _zcdp_epsilon(self, rho: float) -> float:
+        """ε of ρ-zCDP by the plan's accountant."""
+        return self.epsilon_of(Spending.of([Charge(ZcdpRelease(rho=rho), 1)], adjacency=self.spending.adjacency))
+
     def sampling(self, batch: int) -> Sampling:
         """How a batch of this size is drawn."""
         return _sampling(self.n, batch, Scheme.WOR if self.privacy is None else self.privacy.sampling)

@@ -135,16 +135,29 @@ class Performance:
         engine: how clipped sums are computed; "auto" takes the fastest engine that knows the model.
         threads: torch threads; None means one for models of up to 10,000 parameters, where more only wait for each
             other, and torch's own choice above.
+        checkpoint_seconds, checkpoint_steps: write a checkpoint when so many seconds passed or releases were made
+            since the last; 0: not by that measure. With both 0 the run cannot be resumed and its key never
+            touches a disk.
     """
 
     engine: str = AUTO
     threads: int | None = None
+    checkpoint_seconds: float = 60.0
+    checkpoint_steps: int = 0
 
     def __post_init__(self) -> None:
         """Refuse engines that do not exist."""
         known = self.engine == AUTO or self.engine in ENGINES
         need(known, f"engine must be one of {AUTO}, {', '.join(ENGINES)}", engine=self.engine)
         need(self.threads is None or self.threads >= 1, "threads must be 1 or more", threads=self.threads)
+        for name in ("checkpoint_seconds", "checkpoint_steps"):
+            value = getattr(self, name)
+            need(0 <= value < math.inf, f"{name} must be 0 or more", **{name: value})
+
+    @property
+    def resumable(self) -> bool:
+        """Whether checkpoints are written at all."""
+        return self.checkpoint_seconds > 0 or self.checkpoint_steps > 0
 
     def threads_for(self, parameters: int) -> int:
         """How many torch threads to use for a model of this size."""

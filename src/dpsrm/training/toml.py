@@ -9,6 +9,7 @@ from typing import Any
 import tomli_w
 
 from dpsrm.core.errors import InputError
+from dpsrm.training.files import read_limited, write_atomically
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -16,15 +17,19 @@ else:  # the same parser under its name before it joined the standard library
     import tomli as tomllib
 
 
+MAX_BYTES = 2**20
+"""No config that a person wrote is larger."""
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The file as a dictionary; `InputError` if it cannot be read or is not TOML."""
     try:
-        sections: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        sections: dict[str, Any] = tomllib.loads(read_limited(path, MAX_BYTES).decode("utf-8"))
         return sections
-    except OSError as error:
-        raise InputError(f"the file must be readable; got path={str(path)!r}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"the file must be TOML; got path={str(path)!r}: {error}") from error
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the file must be TOML; got path={str(path)!r}: {str(error)[:200]}") from error
 
 
 def parse_value(text: str) -> Any:
@@ -35,13 +40,13 @@ def parse_value(text: str) -> Any:
     """
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
         return text
 
 
 def write_toml(path: Path, value: dict[str, Any]) -> None:
     """Write a dictionary; None values are left out, since TOML has none."""
-    path.write_text(tomli_w.dumps(_without_none(value)), encoding="utf-8")
+    write_atomically(path, tomli_w.dumps(_without_none(value)).encode())
 
 
 def _without_none(value: dict[str, Any]) -> dict[str, Any]:

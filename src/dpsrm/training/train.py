@@ -1,57 +1,29 @@
-"""Train a module with a guarantee: plan, run, close the ledger, write the certificate."""
+"""Train a module with a guarantee: plan, run, close the ledger, write the certificate; or go on after a crash."""
 
 from __future__ import annotations
 
-import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_model
-from torch import Tensor, nn
+from torch import nn
 
-from dpsrm.accounting import Guarantee
-from dpsrm.core.errors import need
+from dpsrm.accounting.budget import read_budget, reserve
+from dpsrm.core.errors import DpsrmError, ResumeError
 from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.core.randomness import Streams
-from dpsrm.data import as_records
-from dpsrm.gradients import Objective, PerExampleLoss, engine
-from dpsrm.methods import (
-    Method,
-    NonconvexPenalty,
-    Output,
-    RateSchedule,
-    Regularised,
-    Schedule,
-    Scheduled,
-    Stepper,
-    make_output,
-)
-from dpsrm.training.certificate import prove, render
-from dpsrm.training.config import Settings, settings_to_dict
-from dpsrm.training.folder import RunFolder, sha256_of
-from dpsrm.training.loop import Parts, Progress, Watcher, run_loop
-from dpsrm.training.plan import Plan, make_plan
-from dpsrm.training.settings import OPTIMIZERS
-from dpsrm.training.toml import write_toml
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A finished run: the trained module, what it cost, and where everything lies."""
-
-    module: nn.Module
-    plan: Plan
-    guarantee: Guarantee | None
-    folder: RunFolder
-
-    @property
-    def epsilon(self) -> float:
-        """The ε that the ledger proves; infinite for a run without privacy."""
-        return float("inf") if self.guarantee is None else self.guarantee.epsilon
+from dpsrm.gradients import Layout, PerExampleLoss
+from dpsrm.training.checkpoint import Checkpoint, read_checkpoint
+from dpsrm.training.config import Settings, settings_from, settings_to_dict
+from dpsrm.training.folder import RunFolder
+from dpsrm.training.identity import identity_of, need_same, record_bytes
+from dpsrm.training.keys import keep_keys, read_keys
+from dpsrm.training.loop import Watcher
+from dpsrm.training.prepare import Prepared, prepare
+from dpsrm.training.session import Run, Session
+from dpsrm.training.toml import read_toml, write_toml
 
 
 def train(
@@ -82,117 +54,119 @@ def train(
     Guarantee: everything in the run folder outside `private/` is (ε, δ)-DP as certificate.md says, if
     settings.privacy is given and no seed was.
     """
-    records, objective = as_records(data), Objective.of(module, loss)
-    start_P = objective.layout.read(module)
-    streams = Streams.choose(settings.seed)
-    method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records))
-    plan = make_plan(method, schedule, n=len(records), privacy=settings.privacy)
-    output = _output(settings, plan, streams)
-    walk = plan.method.begin(start_P, schedule=schedule, stepper=stepper)
+    prepared = prepare(module, loss, data, settings, Streams.choose(settings.seed))
     folder = RunFolder(Path(out))
-    folder.create(overwrite=overwrite)
+    with _reservation(prepared, folder):
+        folder.create(overwrite=overwrite)
     write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
     folder.write_environment()
-    ledger = Ledger(folder.ledger, plan.header(private_randomness=streams.private))
-    parts = Parts(
-        walk=walk,
-        objective=objective,
-        engine=engine(settings.performance.engine, objective),
-        records=records,
-        streams=streams,
-        ledger=ledger,
-        output=output,
-    )
-    with (
-        ledger,
-        _threads(settings.performance.threads_for(objective.layout.size)),
-        _journal(folder, schedule.steps) as note,
-    ):
-        theta_P, released = run_loop(plan, parts, watch=_both(note, watch))
-        objective.layout.write(module, theta_P)
-        return _finish(module, plan, folder, ledger, released=released, unit=settings.record)
+    threads = settings.performance.threads_for(prepared.objective.layout.size)
+    facts = {**prepared.facts(), "threads": threads}
+    session = Session(prepared=prepared, folder=folder, facts=facts)
+    if settings.performance.resumable:
+        facts["identity"] = identity_of(prepared.objective, prepared.records, prepared.streams)
+        keep_keys(folder.keys, prepared.streams)
+        session.begin()
+    with Ledger(folder.ledger, prepared.plan.header(private_randomness=prepared.streams.private)) as ledger:
+        return session.run(ledger, watch=watch)
 
 
-def resolve(
-    settings: Settings, objective: Objective, start_P: Tensor, *, streams: Streams, n: int
-) -> tuple[Method, Schedule, Stepper]:
-    """The method, schedule and step rule that the settings stand for."""
-    training, method = settings.training, settings.method
-    schedule = training.schedule(n, fixed=method.batch_for(n))
-    schedule = replace(schedule, steps=method.rounds(schedule.steps, streams.output))
-    stepper = OPTIMIZERS[training.optimizer](training.learning_rate, objective.layout, start_P)
-    if training.decay != "constant" or training.warmup > 0:
-        need(settings.theory is None, "theory mode has its own step sizes", decay=training.decay)
-        rate = RateSchedule(decay=training.decay, warmup=training.warmup, steps=schedule.steps)
-        stepper = Scheduled(stepper, rate)
-    if settings.theory is not None:
-        dimension = objective.layout.size
-        method, schedule, stepper = settings.theory.resolve(training, settings.privacy, n=n, dimension=dimension)
-    if training.regulariser > 0:
-        penalty = NonconvexPenalty(training.regulariser)
-        stepper = Regularised(stepper, penalty, gradient=penalty.gradient)
-    return method, schedule, stepper
+def resume(run: Path | str, module: nn.Module, loss: PerExampleLoss, data: Any, *, watch: Watcher | None = None) -> Run:
+    """Go on with a run that was interrupted, however it was: the result is the one it would have had, bit for bit.
 
+    Args:
+        run: the run folder.
+        module, loss, data: the same as before; the module's trainable values do not matter, its shapes do.
 
-def _output(settings: Settings, plan: Plan, streams: Streams) -> Output:
-    """Which θ to hand out: as the settings say, or the method's own choice."""
-    name = settings.training.output or plan.method.output
-    counted = name in ("random", "tail")
-    need(
-        not (counted and plan.method.adaptive),
-        "how many updates an adaptive method makes is not known beforehand",
-        output=name,
-        remedy='use output = "last" or "ema"',
-    )
-    return make_output(name, steps=plan.schedule.steps, stream=streams.output)
+    Returns:
+        The `Run`; `module` now holds the chosen output θ.
 
+    Guarantee: releases that were charged, and perhaps made, after the last checkpoint are made again with the same
+    records, θ and noise: no new information, so no new charge. Nothing else ever gets their noise: settings, plan,
+    records, module, loss, versions and CPU must be what they were, or `ResumeError` is raised and nothing is released.
 
-def _finish(module: nn.Module, plan: Plan, folder: RunFolder, ledger: Ledger, *, released: int, unit: str) -> Run:
-    """Write the model, close the ledger over its digest, and certify what the ledger on disk proves."""
-    save_model(module, str(folder.model))
-    ledger.close(released=released, model_sha256=sha256_of(folder.model))
-    facts = read_ledger(folder.ledger)
-    guarantee = prove(facts)
-    folder.certificate.write_text(render(facts, guarantee, unit=unit))
-    return Run(module=module, plan=plan, guarantee=guarantee, folder=folder)
+    Edge cases: a run killed before its first checkpoint had charged nothing and is refused: start it anew. One killed
+    after its ledger was closed only gets its certificate. A finished run is refused (and what is left of its key, if
+    it was killed while destroying it, is destroyed).
+    """
+    folder = RunFolder(Path(run))
+    if not folder.path.is_dir():
+        raise ResumeError(f"a run is a folder; got {str(run)!r}")
+    if _closed(folder) and folder.certificate.exists():
+        folder.forget()
+        raise ResumeError(f"{run} is finished: there is nothing to resume")
+    if not folder.checkpoint.exists():
+        raise ResumeError(f"{run} has no checkpoint: it had not begun, or was not to be resumed; train with overwrite")
+    streams = read_keys(folder.keys)
+    checkpoint = read_checkpoint(folder.checkpoint, streams, parameters=Layout.of(module).size)
+    settings = settings_from(checkpoint.facts["settings"])
+    need_same("settings", checkpoint.facts["settings"], _written(folder), "restore config.toml, or train a new run")
+    prepared = prepare(module, loss, data, settings, streams)
+    _need_same_run(checkpoint, prepared)
+    session = Session(prepared=prepared, folder=folder, facts=checkpoint.facts)
+    if _closed(folder):
+        return session.certify()
+    _restore(prepared, checkpoint)
+    with _ledger(folder, prepared, checkpoint) as ledger:
+        return session.run(ledger, watch=watch, after=checkpoint)
 
 
 @contextmanager
-def _journal(folder: RunFolder, steps: int) -> Iterator[Watcher]:
-    """Keep about 200 lines of exact training facts in `private/`."""
-    every = max(1, steps // 200)
-    with (folder.private / "progress.jsonl").open("w") as file:
+def _reservation(prepared: Prepared, folder: RunFolder) -> Iterator[None]:
+    """Reserve all the run may release in the shared budget, once the folder was made; a refused run leaves no folder.
 
-        def note(progress: Progress) -> None:
-            if progress.step % every == 0 or progress.step == steps:
-                facts = {
-                    "step": progress.step,
-                    "epsilon": None if progress.epsilon == float("inf") else progress.epsilon,
-                    "direction_norm": progress.direction_norm,
-                    "private": asdict(progress.private),
-                }
-                file.write(json.dumps(facts) + "\n")
-
-        yield note
-
-
-def _both(first: Watcher, second: Watcher | None) -> Watcher:
-    """A watcher that tells two."""
-
-    def tell(progress: Progress) -> None:
-        first(progress)
-        if second is not None:
-            second(progress)
-
-    return tell
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Use `count` torch threads for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
+    What would be refused anyway is refused before, so that nothing is overwritten for nothing.
+    """
+    if prepared.settings.budget is None:
         yield
-    finally:
-        torch.set_num_threads(before)
+        return
+    path, spending = Path(prepared.settings.budget), prepared.plan.reserved
+    found = read_budget(path)
+    data = found.digest(record_bytes(prepared.records))
+    found.need_room(spending, data)
+    yield
+    try:
+        reserve(path, spending, run=str(folder.path.resolve()), data=data)
+    except DpsrmError:
+        shutil.rmtree(folder.path)
+        raise
+
+
+def _closed(folder: RunFolder) -> bool:
+    """Whether the run's ledger has its closing line."""
+    try:
+        return read_ledger(folder.ledger, torn=True).closed
+    except DpsrmError:
+        return False
+
+
+def _written(folder: RunFolder) -> dict[str, Any]:
+    """The settings in the run's config.toml."""
+    return settings_to_dict(settings_from(read_toml(folder.config)))
+
+
+def _need_same_run(checkpoint: Checkpoint, prepared: Prepared) -> None:
+    """Refuse to replay noise on anything else."""
+    then, identity = checkpoint.facts, identity_of(prepared.objective, prepared.records, prepared.streams)
+    need_same("number of records", then["plan"]["n"], prepared.plan.n, "give the data of that run")
+    need_same("plan", then["plan"], prepared.facts()["plan"], "train a new run")
+    need_same("machine", then["identity"]["machine"], identity["machine"], "resume where it ran, or train a new run")
+    need_same("module and loss", then["identity"]["module"], identity["module"], "give those of that run")
+    need_same("data", then["identity"]["records"], identity["records"], "give the data of that run")
+
+
+def _restore(prepared: Prepared, checkpoint: Checkpoint) -> None:
+    """Put walk and output where they stood."""
+    try:
+        prepared.walk.load_state_dict(checkpoint.walk)
+        prepared.output.load_state_dict(checkpoint.output)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ResumeError(f"the checkpoint is of another method or step rule: {error}") from error
+
+
+def _ledger(folder: RunFolder, prepared: Prepared, checkpoint: Checkpoint) -> Ledger:
+    """The run's ledger, to be gone on with; a run killed before it had one gets it now."""
+    header = prepared.plan.header(private_randomness=prepared.streams.private)
+    if not folder.ledger.exists() and not checkpoint.made.charges:
+        return Ledger(folder.ledger, header)
+    return Ledger.reopen(folder.ledger, header, after=checkpoint.ledger)

@@ -27,8 +27,8 @@ from dpsrm.methods import RateSchedule, output_shares
 from dpsrm.sampling import draw
 from dpsrm.training.config import Settings
 from dpsrm.training.plan import Plan, make_plan
+from dpsrm.training.prepare import resolve
 from dpsrm.training.recipe import Recipe, read_recipe
-from dpsrm.training.train import resolve
 
 _NUMBERS = 2**20
 """Noise held at once, in numbers: 8 MB; and at most `_STEPS` steps."""
@@ -175,7 +175,10 @@ class _Trial:
         sampling = self.plan.sampling(int(recipe.counts[cut.start, 2]))
         batches: list[Array] = []
 
-        def begin(_: int) -> None:
+        made = self.airlock.released
+
+        def begin(t: int) -> None:
+            self.streams.seek(made + t)
             batches.append(draw(sampling, self.streams.sampling))
 
         noise_TP = self.airlock.noise_block(

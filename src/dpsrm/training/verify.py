@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsrm.accounting import Guarantee
-from dpsrm.core.errors import InputError, LedgerError
+from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.core.ledger import LedgerFacts, read_ledger
 from dpsrm.training.certificate import prove, render
 from dpsrm.training.folder import RunFolder, sha256_of
@@ -38,7 +38,7 @@ def verify(run: Path) -> Verification:
     try:
         facts = read_ledger(folder.ledger)
         guarantee = prove(facts)
-    except LedgerError as error:
+    except DpsrmError as error:
         return Verification(problems=(str(error),), guarantee=None, facts=None)
     problems = _budget_problems(facts, guarantee)
     if facts.closed:

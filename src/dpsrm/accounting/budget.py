@@ -1,0 +1,184 @@
+"""A budget that several runs on the same records share: a hash-chained file of reservations, made under a lock.
+
+A run reserves everything its plan may release before it starts. A reservation is never undone: a run that died may have
+released what it charged, and only its own ledger knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsrm.accounting.guarantee import Guarantee, strict_epsilon
+from dpsrm.core.chain import Chain, Lines, read_chain
+from dpsrm.core.errors import BudgetExceeded, DpsrmError, InputError, LedgerError, need
+from dpsrm.core.events import Adjacency, Charge, Spending, event_from_json, event_to_json
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """What one run may release, and a keyed digest of the records it runs on."""
+
+    run: str
+    spending: Spending
+    data: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """A budget file's content.
+
+    Args:
+        epsilon, delta: what all runs together may cost.
+        adjacency: which datasets are neighbours; every run must promise the same.
+        accountant: which proves the composition.
+        salt: keys the digests of records, so that they say nothing without this file.
+        reservations: in the order in which they were made.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    accountant: str = "pld"
+    salt: str = ""
+    reservations: tuple[Reservation, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse budgets that are none."""
+        from dpsrm.accounting import ACCOUNTANTS
+
+        for name in ("epsilon", "delta"):
+            value = getattr(self, name)
+            need(isinstance(value, float | int) and not isinstance(value, bool), f"{name} must be a number")
+        need(0 < self.epsilon < float("inf"), "epsilon must be positive and finite", epsilon=self.epsilon)
+        need(0 < self.delta < 1, "delta must lie strictly between 0 and 1", delta=self.delta, remedy="try 1e-5")
+        need(self.accountant in ACCOUNTANTS, f"the accountant must be one of {', '.join(ACCOUNTANTS)}")
+
+    @property
+    def spending(self) -> Spending:
+        """All reservations together."""
+        charges = (charge for each in self.reservations for charge in each.spending.charges)
+        return Spending.of(charges, adjacency=self.adjacency)
+
+    def cost(self, more: Spending | None = None) -> Guarantee:
+        """What all reservations (and `more`) cost together, by composition."""
+        from dpsrm.accounting import accountant
+
+        added = more.charges if more is not None else ()
+        both = Spending.of([*self.spending.charges, *added], adjacency=self.adjacency)
+        return strict_epsilon(accountant(self.accountant), both, self.delta)
+
+    @property
+    def spent(self) -> float:
+        """ε of all reservations; 0 if there is none."""
+        return self.cost().epsilon if self.reservations else 0.0
+
+    @property
+    def remaining(self) -> float:
+        """ε − spent, never negative. Composition is better than addition: a run may cost less than its own ε."""
+        return max(0.0, self.epsilon - self.spent)
+
+    def need_room(self, spending: Spending, data: str) -> None:
+        """Refuse a run that would exceed the budget, promises another adjacency, or runs on other records."""
+        need(
+            spending.adjacency is self.adjacency,
+            f"the budget is for {self.adjacency.value} adjacency",
+            adjacency=spending.adjacency.value,
+        )
+        other = [each.run for each in self.reservations if each.data != data]
+        need(
+            not other,
+            "the runs of one budget must be on the same records",
+            earlier=other[:1],
+            remedy="give the same data, or make another budget for other people's records",
+        )
+        epsilon = self.cost(spending).epsilon
+        if not epsilon <= self.epsilon:
+            raise BudgetExceeded(
+                f"with this run the shared budget would be at epsilon={epsilon:.6g} of {self.epsilon:.6g} "
+                f"(spent before: {self.spent:.6g}); the run was not started; take a smaller epsilon"
+            )
+
+    def digest(self, pieces: Iterable[bytes]) -> str:
+        """The digest of some records, keyed by this budget's salt."""
+        mac = hmac.new(bytes.fromhex(self.salt), digestmod=hashlib.sha256)
+        for piece in pieces:
+            mac.update(len(piece).to_bytes(8, "little"))
+            mac.update(piece)
+        return mac.hexdigest()
+
+
+def create_budget(path: Path, budget: Budget) -> None:
+    """Write a new budget file, readable by its owner alone; it must not exist."""
+    try:
+        chain = Chain.create(path, mode=0o600)
+    except OSError as error:
+        raise InputError(f"cannot create the budget {path}: {error}; choose a file that does not exist") from error
+    body = {
+        "kind": "budget",
+        "version": _VERSION,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "adjacency": budget.adjacency.value,
+        "accountant": budget.accountant,
+        "salt": secrets.token_hex(32),
+    }
+    try:
+        chain.append(body)
+    finally:
+        chain.close()
+
+
+def read_budget(path: Path) -> Budget:
+    """Read and verify a budget file; a torn last line is a reservation that was not made."""
+    return _budget(read_chain(path, torn=True), path)
+
+
+def reserve(path: Path, spending: Spending, *, run: str, data: str) -> None:
+    """Reserve `spending` for `run`, or raise `BudgetExceeded`.
+
+    Guarantee: the file is locked from reading what was reserved until the new reservation is on disk, so of two runs
+    that want the last of a budget one gets it.
+    """
+    chain, lines = Chain.reopen(path, wait=True)
+    try:
+        _budget(lines, path).need_room(spending, data)
+        charges = [[event_to_json(charge.event), charge.count] for charge in spending.charges]
+        chain.append({"kind": "reservation", "run": run, "data": data, "charges": charges})
+    finally:
+        chain.close()
+
+
+def _budget(lines: Lines, path: Path) -> Budget:
+    """The budget that verified lines state."""
+    try:
+        first, *rest = lines.bodies
+        if first["kind"] != "budget" or first["version"] != _VERSION:
+            raise ValueError(f"a budget opens with its header of version {_VERSION}")
+        adjacency = Adjacency(first["adjacency"])
+        return Budget(
+            epsilon=first["epsilon"],
+            delta=first["delta"],
+            adjacency=adjacency,
+            accountant=first["accountant"],
+            salt=bytes.fromhex(first["salt"]).hex(),
+            reservations=tuple(_reservation(body, adjacency) for body in rest),
+        )
+    except (KeyError, TypeError, ValueError, DpsrmError) as error:
+        raise LedgerError(f"{path} is not a budget: {str(error)[:200]}; make one with dpsrm budget init") from error
+
+
+def _reservation(body: dict[str, Any], adjacency: Adjacency) -> Reservation:
+    """One line's reservation."""
+    if body["kind"] != "reservation":
+        raise ValueError("expected a reservation")
+    charges = [Charge(event_from_json(event), count) for event, count in body["charges"]]
+    spending = Spending.of(charges, adjacency=adjacency)
+    return Reservation(run=str(body["run"]), spending=spending, data=str(body["data"]))

@@ -1,0 +1,76 @@
+"""`dpsrm budget`: one budget for several runs on the same records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from dpsrm.accounting.budget import Budget, Reservation, create_budget, read_budget
+from dpsrm.cli.show import out, print_json
+from dpsrm.core.errors import DpsrmError
+from dpsrm.core.events import Adjacency
+from dpsrm.core.ledger import read_ledger
+
+budget = typer.Typer(help="Share one privacy budget among several runs on the same records.", no_args_is_help=True)
+File = Annotated[Path, typer.Argument(help="The budget file; keep it to yourself.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@budget.command()
+def init(
+    file: File,
+    epsilon: Annotated[float, typer.Option(help="ε that all runs together may spend.")],
+    delta: Annotated[float, typer.Option(help="δ of all runs together, e.g. 1e-5.")],
+    adjacency: Annotated[Adjacency, typer.Option(help="Which datasets are neighbours.")] = Adjacency.REPLACE_ONE,
+    by: Annotated[str, typer.Option("--accountant", help="Which accountant composes the runs.")] = "pld",
+    as_json: Json = False,
+) -> None:
+    """Make a budget.
+
+    Example: dpsrm budget init visits.budget --epsilon 2 --delta 1e-5
+    """
+    create_budget(file, Budget(epsilon=epsilon, delta=delta, adjacency=adjacency, accountant=by))
+    show(file, as_json=as_json)
+
+
+@budget.command()
+def show(file: File, as_json: Json = False) -> None:
+    """What is spent and what remains.
+
+    Example: dpsrm budget show visits.budget --json
+    """
+    found = read_budget(file)
+    rows = [_row(each) for each in found.reservations]
+    facts = {
+        "epsilon": found.epsilon,
+        "delta": found.delta,
+        "adjacency": found.adjacency.value,
+        "accountant": found.accountant,
+        "spent": found.spent,
+        "remaining": found.remaining,
+        "runs": rows,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    out.print(f"ε = {found.spent:.6g} of {found.epsilon:g} spent at δ = {found.delta:g} ({found.accountant}, ", end="")
+    out.print(f"{found.adjacency.value}); {found.remaining:.6g} remains")
+    if rows:
+        table = Table("run", "reserved releases", "charged", "state")
+        for row in rows:
+            table.add_row(*("?" if value is None else str(value) for value in row.values()))
+        out.print(table)
+        out.print("A reservation counts in full, also of a run that died or charged less.", highlight=False)
+
+
+def _row(reservation: Reservation) -> dict[str, Any]:
+    """One run: what it reserved, and what its ledger says, if it can be found."""
+    row = {"run": reservation.run, "reserved": reservation.spending.releases, "charged": None}
+    try:
+        facts = read_ledger(Path(reservation.run) / "ledger.jsonl", torn=True)
+    except DpsrmError:
+        return {**row, "state": "no ledger found"}
+    return {**row, "charged": facts.spending.releases, "state": "finished" if facts.closed else "unfinished"}

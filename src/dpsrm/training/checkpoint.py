@@ -1,0 +1,139 @@
+"""Checkpoints: everything but the key that an interrupted run needs to go on exactly as if nothing had happened.
+
+One safetensors file in `private/`, replaced atomically; its metadata is JSON, its tag an HMAC by the run's key.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from dpsrm.core.errors import DpsrmError, ResumeError
+from dpsrm.core.events import Adjacency, Charge, Spending, event_from_json, event_to_json
+from dpsrm.core.randomness import Streams
+from dpsrm.training.files import write_atomically
+from dpsrm.training.settings import Performance
+from dpsrm.training.tree import flatten, unflatten
+
+_VERSION = 1
+_ROOM = 2**22
+_PER_PARAMETER = 256
+"""A checkpoint may have _ROOM bytes, and as many more per parameter as no optimizer needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Where a run stands after some releases.
+
+    Args:
+        facts: what must be the same when it is resumed: settings, plan, identity of data, module and machine, threads.
+        made: the releases made; their number is the position of every random stream.
+        ledger: lines and head of the ledger at that moment.
+        walk, output: the states of the method (θ_t, θ_{t−1}, v, step rule) and of the output.
+    """
+
+    facts: dict[str, Any]
+    made: Spending
+    ledger: tuple[int, str]
+    walk: dict[str, Any]
+    output: dict[str, Any]
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint, streams: Streams) -> None:
+    """Replace the checkpoint at `path` by `checkpoint`."""
+    tensors: dict[str, Tensor] = {}
+    body = {
+        "version": _VERSION,
+        "facts": flatten(checkpoint.facts, tensors),
+        "adjacency": checkpoint.made.adjacency.value,
+        "made": [[event_to_json(charge.event), charge.count] for charge in checkpoint.made.charges],
+        "ledger": list(checkpoint.ledger),
+        "walk": flatten(checkpoint.walk, tensors),
+        "output": flatten(checkpoint.output, tensors),
+    }
+    text = json.dumps(body, sort_keys=True, allow_nan=False)
+    metadata = {"dpsrm": text, "tag": _tag(text, tensors, streams)}
+    write_atomically(path, save(tensors, metadata), mode=0o600)
+
+
+def read_checkpoint(path: Path, streams: Streams, *, parameters: int) -> Checkpoint:
+    """The checkpoint at `path`, if this run (this key) wrote it; `ResumeError` otherwise.
+
+    Guarantee: nothing in the file is executed; a file that was changed in any bit is refused, because the same noise
+    on another state would be a new release without a charge.
+    """
+    if not path.exists():
+        raise ResumeError(f"there is no checkpoint {path}: nothing was charged yet; start anew with overwrite")
+    limit = _ROOM + _PER_PARAMETER * parameters
+    if not path.is_file() or path.stat().st_size > limit:
+        raise ResumeError(f"the checkpoint {path} must be a file of at most {limit} bytes for this module")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = metadata["dpsrm"]
+        if metadata["tag"] != _tag(text, tensors, streams):
+            raise ResumeError(f"the checkpoint {path} was changed, or written by another run")
+        return _checkpoint(json.loads(text), tensors)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError, DpsrmError) as error:
+        if isinstance(error, ResumeError):
+            raise
+        raise ResumeError(f"the checkpoint {path} is malformed: {str(error)[:200]}") from error
+
+
+def _checkpoint(body: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpoint:
+    """The checkpoint that a file's JSON and tensors state."""
+    if body["version"] != _VERSION:
+        raise ResumeError(f"the checkpoint has version {body['version']}; this dpsrm reads {_VERSION}")
+    charges = [Charge(event_from_json(event), count) for event, count in body["made"]]
+    lines, head = body["ledger"]
+    return Checkpoint(
+        facts=unflatten(body["facts"], tensors),
+        made=Spending.of(charges, adjacency=Adjacency(body["adjacency"])),
+        ledger=(lines, head),
+        walk=unflatten(body["walk"], tensors),
+        output=unflatten(body["output"], tensors),
+    )
+
+
+def _tag(text: str, tensors: dict[str, Tensor], streams: Streams) -> str:
+    """The keyed digest of everything in a checkpoint."""
+    pieces = [text.encode()]
+    for name, tensor in sorted(tensors.items()):
+        pieces += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), bytes_of(tensor)]
+    return streams.tag(pieces)
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """The bytes of a tensor's numbers, whatever their type."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+class Pacemaker:
+    """Says when a checkpoint is due: every so many releases or seconds, as the performance settings say."""
+
+    def __init__(self, performance: Performance, write: Callable[[Spending], None]) -> None:
+        """Begin to count; a checkpoint was written just now."""
+        self._steps = performance.checkpoint_steps
+        self._seconds = performance.checkpoint_seconds
+        self._write = write
+        self._count = 0
+        self._last = time.monotonic()
+
+    def __call__(self, made: Callable[[], Spending]) -> None:
+        """Count a release, and write a checkpoint if one is due."""
+        self._count += 1
+        due = self._steps > 0 and self._count >= self._steps
+        if not due and not (self._seconds > 0 and time.monotonic() - self._last >= self._seconds):
+            return
+        self._write(made())
+        self._count, self._last = 0, time.monotonic()

@@ -1,0 +1,88 @@
+"""What must be the same when a run is resumed: its records, its module and loss, and the arithmetic of its machine.
+
+A release made twice with one noise on different sums would reveal their difference, so "about the same" will not do.
+Digests are keyed by the run's key: they are functions of private records, and stay in `private/` besides.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpsrm.core.errors import InputError, ResumeError
+from dpsrm.core.randomness import Streams
+from dpsrm.data import Records, RecordSource
+from dpsrm.gradients import Objective
+from dpsrm.training.checkpoint import bytes_of
+from dpsrm.training.folder import versions
+
+_CHUNK = 4096
+_PROBE = 8
+"""Records whose losses are compared, to notice another module or loss."""
+
+
+def identity_of(objective: Objective, records: RecordSource, streams: Streams) -> dict[str, Any]:
+    """The identity of a run, to be compared when it is resumed.
+
+    Edge cases: a dataset that gives other values each time it is read (augmentation) is never the same, so its run
+    cannot be resumed.
+    """
+    return {
+        "records": streams.tag(record_bytes(records)),
+        "module": streams.tag(_module_bytes(objective, records, streams)),
+        "machine": {**versions(), "machine": platform.machine(), "cpu": torch.backends.cpu.get_cpu_capability()},
+    }
+
+
+def need_same(name: str, then: Any, now: Any, remedy: str) -> None:
+    """Refuse to go on with something else; only public facts are quoted."""
+    if then == now:
+        return
+    detail = ""
+    if isinstance(then, dict) and isinstance(now, dict):
+        changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
+        detail = ": " + ", ".join(f"{key} was {then.get(key)!r}, is {now.get(key)!r}" for key in changed)[:500]
+    raise ResumeError(f"the {name} must be the same as when the run began{detail}; {remedy}")
+
+
+def record_bytes(records: RecordSource) -> Iterator[bytes]:
+    """Every record's numbers, a chunk at a time."""
+    if isinstance(records, Records):
+        yield from (_described(tensor) for tensor in (records.inputs, records.targets))
+        yield from (bytes_of(tensor) for tensor in (records.inputs, records.targets))
+        return
+    for start in range(0, len(records), _CHUNK):
+        for tensor in records.take(np.arange(start, min(start + _CHUNK, len(records)))):
+            yield _described(tensor)
+            yield bytes_of(tensor)
+
+
+def _module_bytes(objective: Objective, records: RecordSource, streams: Streams) -> Iterator[bytes]:
+    """Shapes, frozen parameters and buffers, and the losses of a few records at a θ made up for the purpose."""
+    module, layout = objective.module, objective.layout
+    yield repr((layout.names, layout.shapes, module.training)).encode()
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if name not in layout.names:
+            yield f"{name} {tensor.dtype}".encode() + bytes_of(tensor)
+    like_P = layout.read(module)
+    probe_P = torch.from_numpy(0.1 * streams.initialisation.standard_normal(layout.size)).to(like_P)
+    inputs, targets = records.take(np.arange(min(_PROBE, len(records))))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(0)
+        try:
+            yield bytes_of(objective.losses(probe_P, inputs, targets))
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            shapes = f"inputs {tuple(inputs.shape)}, targets {tuple(targets.shape)} of {targets.dtype}"
+            raise InputError(f"the module and loss must take the records ({shapes}): {error}") from error
+
+
+def _described(tensor: Tensor) -> bytes:
+    """Type and shape."""
+    return f"{tensor.dtype} {tuple(tensor.shape)}".encode()

@@ -1,0 +1,70 @@
+"""The run's stream key on disk: from before the first charge until the run ends, readable by its owner alone.
+
+Whoever has the key can subtract the noise. It is in this one file, and never in a checkpoint, ledger, report or log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from dpsrm.core.chain import sync_directory
+from dpsrm.core.errors import InputError, ResumeError
+from dpsrm.core.randomness import Streams
+from dpsrm.training.files import read_limited
+
+_LIMIT = 4096
+
+
+def keep_keys(path: Path, streams: Streams) -> None:
+    """Create the file (which must not exist), mode 0600, on disk before this returns."""
+    body = {"warning": "whoever has this key can remove the noise", "private": streams.private}
+    content = json.dumps({**body, "key": streams.surrender_key().hex()}).encode()
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            if os.write(handle, content) != len(content):
+                raise OSError("disk full")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise InputError(f"cannot keep the run's key in {path}: {error}") from error
+
+
+def read_keys(path: Path) -> Streams:
+    """The streams of an interrupted run; `ResumeError` if the key is gone, malformed or readable by others."""
+    if not path.exists():
+        raise ResumeError(f"{path} is gone: the run is finished, or its key was destroyed; it cannot be resumed")
+    if path.stat().st_mode & 0o077:
+        raise ResumeError(f"{path} can be read by others, so the noise may be known; run chmod 600 if you are sure")
+    try:
+        body = json.loads(read_limited(path, _LIMIT))
+        private, key = body["private"], bytes.fromhex(body["key"])
+        if type(private) is not bool or len(key) != 32:
+            raise ValueError("a key has 32 bytes")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        # the message must not quote the file's content
+        raise ResumeError(f"{path} is not a key file ({type(error).__name__}); the run cannot be resumed") from None
+    return Streams(key, private=private)
+
+
+def destroy_keys(path: Path) -> None:
+    """Overwrite the key with zeros, then remove it: the noise can no longer be subtracted by anybody.
+
+    Edge cases: nothing happens if it is gone. A file system that writes elsewhere (snapshots, some SSDs) may keep the
+    old bytes: put run folders on encrypted disks.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.write(handle, bytes(os.fstat(handle).st_size))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    path.unlink()
+    sync_directory(path.parent)

@@ -1,0 +1,136 @@
+"""Bad data and bad numbers: a clear error, or a counted contribution of zero; never an unbounded one."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import dpsrm
+from conftest import make_problem
+from dpsrm.core.errors import Diverged, InputError
+from dpsrm.core.ledger import read_ledger
+from dpsrm.data import Records
+from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, train, verify
+
+BASE = {"privacy": Privacy(epsilon=20.0, delta=1e-5, noise_multiplier=1.0), "seed": 1}
+
+
+def go(tmp_path, data, *, module=None, loss=None, **changes):
+    module = module or nn.Linear(5, 3)
+    training = changes.pop("training", Training(batch=10, steps=5))
+    chosen = Settings(**{**BASE, "training": training, **changes})
+    return train(module, loss or loss_for(3), data, chosen, out=tmp_path / "run")
+
+
+def records(n=100):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(n, 5, generator=generator), torch.randint(3, (n,), generator=generator)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_no_numbers_are_named(tmp_path, value):
+    X, y = records()
+    X[17, 3] = value
+    with pytest.raises(InputError, match=r"row=17, column=3"):
+        go(tmp_path, (X, y))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("label", [3, 99, -1, -100])
+def test_labels_out_of_range_are_named_before_training(tmp_path, label):
+    X, y = records()
+    y[42] = label
+    with pytest.raises(InputError, match=f"row=42, label={label}"):
+        go(tmp_path, (X, y))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_third_label_for_a_module_of_two_classes_is_named(tmp_path):
+    X, y = records()
+    with pytest.raises(InputError, match="0 … 1"):
+        go(tmp_path, (X, y), module=nn.Linear(5, 1), loss=loss_for(2))
+
+
+def test_a_loss_that_cannot_take_the_records_is_named_before_anything_is_charged(tmp_path):
+    X, y = records()
+    with pytest.raises(InputError, match="must take the records"):
+        go(
+            tmp_path,
+            (X, y),
+            module=nn.Linear(4, 3),
+            loss=lambda o, t: nn.functional.cross_entropy(o, t, reduction="none"),
+        )
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+def test_records_without_features_are_refused(tmp_path):
+    with pytest.raises(InputError, match="feature"):
+        go(tmp_path, (torch.zeros(100, 0), records()[1]))
+
+
+def test_constant_features_and_one_class_train(tmp_path):
+    run = go(tmp_path, (torch.ones(100, 5), torch.zeros(100, dtype=torch.int64)))
+    assert verify(run.folder.path).ok
+
+
+def test_rows_of_different_lengths_are_refused(tmp_path):
+    ragged = np.array([[1.0, 2.0], [3.0]], dtype=object)
+    with pytest.raises(InputError):
+        go(tmp_path, (ragged, np.array([0, 1])))
+
+    class Ragged(Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            return torch.zeros(5 + i % 2), 0
+
+    with pytest.raises(InputError, match="collate"):
+        go(tmp_path, Ragged())
+
+
+@pytest.mark.parametrize("rate", [1e30, 1e38])
+def test_an_exploding_training_stops_and_says_so(tmp_path, rate):
+    """Every release before it was charged; no step is taken from numbers that are none."""
+    training = Training(batch=10, steps=50, learning_rate=rate, regulariser=1e30, output="last")
+    with pytest.raises(Diverged, match="smaller learning rate"):
+        go(tmp_path, records(), training=training)
+    facts = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    assert not facts.closed
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_an_example_whose_gradient_is_no_number_counts_as_zero(tmp_path):
+    """A loss that gives NaN for some records: bounded, counted, and the model stays finite."""
+    objective, make = make_problem("mlp")
+
+    def loss(outputs, targets):
+        return objective.loss(outputs, targets) * torch.where(outputs.sum(-1) > 0, torch.nan, 1.0)
+
+    run = go(tmp_path, Records(*make(100)), module=objective.module, loss=loss)
+    lines = (run.folder.private / "progress.jsonl").read_text().splitlines()
+    assert max(json.loads(line)["private"]["nonfinite"] for line in lines) > 0
+    assert all(torch.isfinite(p).all() for p in run.module.parameters())
+
+
+def test_a_dataset_that_changes_between_readings_cannot_be_resumed(tmp_path):
+    class Augmented(Dataset):
+        def __len__(self):
+            return 60
+
+        def __getitem__(self, i):
+            return torch.full((5,), float(i)) + torch.rand(5), i % 3
+
+    def stop(progress):
+        if progress.step == 3:
+            raise KeyboardInterrupt
+
+    chosen = Settings(**BASE, training=Training(batch=10, steps=5), performance=Performance(checkpoint_steps=1))
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), loss_for(3), Augmented(), chosen, out=tmp_path / "run", watch=stop)
+    with pytest.raises(dpsrm.ResumeError, match=r"data|module"):
+        dpsrm.resume(tmp_path / "run", nn.Linear(5, 3), loss_for(3), Augmented())
