@@ -121,11 +121,50 @@ def test_refuses_short_floats(dtype):
         GhostEngine(objective)
 
 
-def test_refuses_embeddings_that_look_at_the_batch():
+def test_refuses_embeddings_that_change_themselves_or_look_at_the_batch():
     for option in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}):
         objective = objective_of(nn.Embedding(5, 3, **option))
-        with pytest.raises((InputError, RuntimeError)):
-            GhostEngine(objective)(query_of(objective, "one"), torch.tensor([[1, 2], [3, 1]]), torch.randn(2))
+        query = query_of(objective, "one")
+        before = query.points[0].clone()
+        with pytest.raises(InputError):
+            GhostEngine(objective)(query, torch.tensor([[1, 2], [3, 1]]), torch.randn(2))
+        assert torch.equal(query.points[0], before)
+
+
+def test_refuses_a_module_that_changes_its_input():
+    objective = objective_of(nn.ReLU(inplace=True), nn.Linear(4, 2))
+    inputs = torch.randn(3, 4)
+    before = inputs.clone()
+    with pytest.raises(InputError, match="in place"):
+        GhostEngine(objective)(query_of(objective, "one"), inputs, torch.randn(3))
+    assert torch.equal(inputs, before)
+
+
+@pytest.mark.parametrize("order", ["examples first", "positions first"])
+def test_a_last_layer_that_starts_at_zero_hides_nothing(order):
+    """Positions in front of examples in one dimension, behind a layer that lets no gradient through."""
+
+    def run(m, x):
+        first = x if order == "examples first" else x.transpose(0, 1)
+        y = torch.tanh(m.a(first.reshape(-1, 4))).view(*first.shape[:2], 3)
+        return m.b((y if order == "examples first" else y.transpose(0, 1)).flatten(1))
+
+    module = Wrapped(run, a=nn.Linear(4, 3), b=nn.Linear(15, 2))
+    nn.init.zeros_(module.b.weight)
+    objective, inputs, targets = Objective.of(module, losses), torch.randn(4, 5, 4), torch.randn(4)
+    engine = GhostEngine(objective, notice=lambda _: None)
+    engine(query_of(objective, "one"), inputs, targets)
+    query = replace(query_of(objective, "one", C1=1e-2), points=(torch.randn(objective.layout.size),))
+    slow = LoopEngine(objective)(query, inputs, targets)
+    assert relative_error(engine(query, inputs, targets).secret, slow.secret) <= 1e-5
+
+
+def test_mixing_behind_a_zero_layer_is_refused():
+    last = nn.Linear(4, 2)
+    nn.init.zeros_(last.weight)
+    objective = objective_of(nn.Linear(4, 4), Centred(lambda x: x - x.mean(0)), last)
+    with pytest.raises(InputError, match="must not depend"):
+        GhostEngine(objective)(query_of(objective, "one"), torch.randn(5, 4), torch.randn(5))
 
 
 @pytest.mark.parametrize(
@@ -246,6 +285,21 @@ def test_paths_that_change_from_call_to_call_are_still_summed_right():
     flip[0] = True
     slow = LoopEngine(objective)(query, inputs, targets)
     assert relative_error(engine(query, inputs, targets).secret, slow.secret) <= 1e-4
+
+
+def test_a_batch_that_moves_to_another_dimension_is_noticed():
+    flip = [False]
+
+    def run(m, x):
+        return m.a(x.transpose(0, 1)).transpose(0, 1) if flip[0] else m.a(x)
+
+    objective = Objective.of(Wrapped(run, a=nn.Linear(4, 3)), losses)
+    inputs, targets, query = torch.randn(4, 5, 4), torch.randn(4), query_of(objective, "one", C1=1e-2)
+    engine = GhostEngine(objective)
+    engine(query, inputs, targets)
+    flip[0] = True
+    slow = LoopEngine(objective)(query, inputs, targets)
+    assert relative_error(engine(query, inputs, targets).secret, slow.secret) <= 1e-5
 
 
 def test_frozen_features_give_the_same_head_gradients():

@@ -18,7 +18,7 @@ _PASSES = 36
 
 
 def blocks(recordings: Sequence[Recording], mixture: Mixture, *, route: Route, examples: int) -> dict[str, Block]:
-    """The blocks of all parameters that were used; recordings that do not agree give a ValueError."""
+    """The blocks of all parameters that were used, from recordings that agree."""
     uses: list[dict[str, list[Term]]] = []
     for recording in recordings:
         uses.append({})
@@ -29,10 +29,12 @@ def blocks(recordings: Sequence[Recording], mixture: Mixture, *, route: Route, e
     return {name: _block([point[name] for point in uses], mixture) for name in uses[0]}
 
 
-def agree(recordings: Sequence[Recording]) -> bool:
-    """Whether the same calls were made at every point, and nothing leaked."""
+def agree(recordings: Sequence[Recording], *, route: Route, examples: int) -> bool:
+    """Whether the same calls were made at every point, with the batch where it was, and nothing leaked."""
     keys = [[call.key for call in recording.calls] for recording in recordings]
-    return all(other == keys[0] for other in keys) and not any(recording.leaks for recording in recordings)
+    if any(other != keys[0] for other in keys) or any(recording.leaks for recording in recordings):
+        return False
+    return all(call.fits(examples, route.where.get(call.key, 0)) for r in recordings for call in r.calls)
 
 
 def _share(call: AnyCall, first: AnyCall) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
@@ -31,7 +31,19 @@ pieces of a few examples together, because the parameters are read once per piec
 
 
 class GhostEngine:
-    """Clipped sums from one forward and backward pass per point."""
+    """Clipped sums from one forward and backward pass per point, in pieces of `physical_batch` examples.
+
+    Args:
+        objective: the module and its loss; the module is not changed, and nothing is attached to it.
+        physical_batch: how many examples are recorded at once; by default as many as stay in the cache.
+        notice: told, once, which part of the module no rule fits, so that `torch.func` computes it; logs by default.
+
+    Guarantee: no example contributes more than Σ weight·clip, rounding included (`_upper`); a module in which one
+    example's loss depends on another's is refused at the first batch.
+
+    Edge cases: dropout draws the same masks at every point of a query. An example whose gradient is not finite, or
+    whose squared norm does not fit into the parameters' type, contributes zero and is counted.
+    """
 
     def __init__(
         self,
@@ -49,6 +61,9 @@ class GhostEngine:
                 dtype=parameter.dtype,
                 remedy="call module.float() first",
             )
+        for name, layer in objective.module.named_modules():
+            fixed = not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or layer.max_norm is None
+            need(fixed, "an embedding must not rescale its own weights", layer=name, remedy="leave out max_norm")
         self.objective = objective
         self.physical_batch = physical_batch
         self._notice = notice
@@ -83,7 +98,7 @@ class GhostEngine:
         """Add one piece of the batch."""
         query, examples = tally.query, len(inputs)
         recordings = self._recordings(query, inputs, targets, route)
-        if not agree(recordings):
+        if not agree(recordings, route=route, examples=examples):
             self._add_elsewhere(tally, inputs, targets)
             return
         mixture = Mixture.of(query)

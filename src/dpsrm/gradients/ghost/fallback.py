@@ -39,6 +39,10 @@ class ModuleCall(Tapped):
         """What identifies the call."""
         return "module", (self.name,), 0
 
+    def fits(self, examples: int, where: int) -> bool:
+        """Whether every input has the batch in front."""
+        return all(x.dim() > 0 and len(x) == examples for x in self.seen)
+
     def inputs(self) -> dict[str, Tensor]:
         """Nothing that could be shared between points."""
         return {}

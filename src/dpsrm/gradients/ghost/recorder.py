@@ -44,6 +44,11 @@ class Call(Tapped):
     rooted: bool
     version: int
 
+    def fits(self, examples: int, where: int) -> bool:
+        """Whether the batch is where the survey found it."""
+        shape = self.arguments[self.data].shape
+        return bool(shape[0] % examples == 0 if where == FLAT else shape[where] == examples)
+
     def inputs(self) -> dict[str, Tensor]:
         """The tensors the call was made with, apart from parameters."""
         return {self.data: self.arguments[self.data]}

@@ -116,7 +116,7 @@ def embedding(
     sparse: bool = False,
 ) -> Terms:
     """y = W[x]."""
-    need(max_norm is None, "an embedding that rescales its own weights cannot be trained privately", max_norm=max_norm)
+    need(max_norm is None, "an embedding must not rescale its own weights", max_norm=max_norm)
     need(not scale_grad_by_freq, "scale_grad_by_freq counts the words of other examples", remedy="switch it off")
     ids_BT, g_BTO = x.reshape(len(x), -1), _positions(g)
     if padding_idx is not None:

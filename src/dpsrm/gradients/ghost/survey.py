@@ -5,6 +5,7 @@ A few small passes over batches of two and three examples, once per shape of inp
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,7 +46,7 @@ class _Look:
         """Choose the examples: the first three, repeated if there are fewer."""
         if inputs.is_floating_point():
             inputs = torch.nan_to_num(inputs, nan=0.0).clamp(-100, 100)
-        self.objective, self.point_P, self.whole = objective, point_P, (inputs, targets)
+        self.objective, self.point_P, self.whole = objective, _jittered(objective, point_P), (inputs, targets)
         self.state = torch.get_rng_state()
 
     def examples(self, count: int) -> tuple[Tensor, Tensor]:
@@ -58,11 +59,13 @@ class _Look:
         """Change all examples but one: its loss may not move; nor may it in a smaller batch."""
         inputs, targets = self.examples(3)
         changed = inputs * 0.5 + 1 if inputs.is_floating_point() else inputs.flip(0)
+        version = inputs._version
         expected = self._losses(inputs, targets)
+        need(inputs._version == version, "a module must not change its input in place", remedy="inplace=False")
         for i in range(3):
             others = changed.clone()
             others[i] = inputs[i]
-            moved = (self._losses(others, targets) - expected)[i].abs() > 1e-6 * (1 + expected[i].abs())
+            moved = (self._losses(others, targets) - expected)[i].abs() > 1e-5 * (1 + expected[i].abs())
             need(not bool(moved), "an example's loss must not depend on other examples", remedy=_REMEDY)
         modes = {m: m.training for m in self.objective.module.modules()}
         try:
@@ -148,7 +151,20 @@ class _Look:
 
 def _equal(x: Tensor, y: Tensor) -> bool:
     """Equal up to the rounding of sums taken in another order."""
-    return bool(torch.allclose(x, y, rtol=1e-4, atol=1e-5, equal_nan=True))
+    return bool(torch.allclose(x, y, rtol=1e-3, atol=1e-5, equal_nan=True))
+
+
+def _jittered(objective: Objective, point_P: Tensor) -> Tensor:
+    """Parameters near the given ones at which nothing is zero by initialisation, so that no path is hidden.
+
+    A last layer that starts at zero would let no gradient through, and every question about it would be answered yes.
+    """
+    draw = torch.Generator().manual_seed(0)
+    noise = [
+        torch.randn(shape, generator=draw) * (0.3 / math.sqrt(max(1, math.prod(shape[1:]))))
+        for shape in objective.layout.shapes
+    ]
+    return point_P + torch.cat([piece.flatten() for piece in noise]).to(point_P)
 
 
 def _batch_dimension(two: AnyCall, three: AnyCall) -> int | None:
@@ -179,8 +195,12 @@ def _fits(call: Call) -> bool:
 
 
 def _alone(call: AnyCall, example: int, where: int) -> bool:
-    """Whether the gradient of one example's loss is zero at all others."""
+    """Whether the gradient of one example's loss is zero at all others.
+
+    Examples and positions in one dimension could lie in either order: there the gradient must be seen to be right.
+    """
     if call.grad is None:
-        return True
-    others = [i for i in range(3) if i != example]
-    return float(front(call.grad, 3, where)[others].abs().sum()) == 0
+        return where != FLAT
+    size_B = front(call.grad, 3, where).reshape(3, -1).abs().sum(1)
+    others = [float(size_B[i]) == 0 for i in range(3) if i != example]
+    return all(others) and (where != FLAT or float(size_B[example]) > 0)
