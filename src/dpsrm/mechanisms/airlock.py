@@ -43,13 +43,22 @@ class Airlock:
         noise: np.random.Generator,
     ) -> None:
         """Start with nothing charged ahead."""
-        self.epsilon = 0.0
         self.released = 0
         self._ledger = ledger
         self._planned = planned
         self._epsilon_of = epsilon_of
         self._noise = noise
         self._credit: dict[Event, int] = {}
+        self._spent = (ledger.spending, 0.0)
+        self._plan_fits: bool | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """ε of everything charged so far; computed when asked, once for every new charge."""
+        charged = self._ledger.spending
+        if charged is not self._spent[0]:
+            self._spent = charged, self._epsilon_of(charged)
+        return self._spent[1]
 
     def release(self, total: ClippedSum[Tensor], *, sampling: Sampling, noise_multiplier: float) -> Tensor:
         """The mean over the public (expected) batch size plus noise: secret/b + N(0, (s·Δ/b)² I), in float64.
@@ -156,10 +165,11 @@ class Airlock:
     def _approve(self, event: Event, count: int) -> int:
         """How many releases, `count` or fewer, the budget allows; `BudgetExceeded` if not even one."""
         allowed = self._ledger.header.epsilon
+        if allowed is None or self._foreseen(self._ledger.spending.plus(event, count), allowed):
+            return count
         while True:
             epsilon = self._epsilon_of(self._ledger.spending.plus(event, count))
-            if allowed is None or epsilon <= allowed:
-                self.epsilon = epsilon
+            if epsilon <= allowed:
                 return count
             if count == 1:
                 break
@@ -168,6 +178,12 @@ class Airlock:
             f"the next release would spend epsilon={epsilon:.6g} of the allowed {allowed:.6g}; it was not made; "
             f"{self.released} release(s) were made before; take fewer steps, more noise or a larger budget"
         )
+
+    def _foreseen(self, spending: Spending, allowed: float) -> bool:
+        """Whether `spending` is a part of the plan, and the plan fits the budget: a part costs no more than the whole."""
+        if self._plan_fits is None:
+            self._plan_fits = self._epsilon_of(self._planned) <= allowed
+        return self._plan_fits and all(c.count <= self._planned.count(c.event) for c in spending.charges)
 
 
 def zcdp_multiplier(rho: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,13 +22,22 @@ from dpsrm.training.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What a watcher sees after each step; `private` is for the operator's eyes only."""
+    """What a watcher sees after each step; `private` is for the operator's eyes only.
+
+    `charged` counts the releases charged so far; `epsilon` is what they cost, computed when asked.
+    """
 
     step: int
     steps: int
     direction_norm: float
-    epsilon: float
+    charged: int
     private: Diagnostics
+    spent: Callable[[], float] = field(repr=False, compare=False)
+
+    @property
+    def epsilon(self) -> float:
+        """ε of what was charged; to be asked for during the step."""
+        return self.spent()
 
 
 Watcher = Callable[[Progress], None]
@@ -79,7 +88,14 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
             continue
         parts.output.observe(walk.time, walk.theta)
         norm = float(walk.direction.norm())
-        facts = Progress(step=walk.time, steps=steps, direction_norm=norm, epsilon=airlock.epsilon, private=private)
+        facts = Progress(
+            step=walk.time,
+            steps=steps,
+            direction_norm=norm,
+            charged=parts.ledger.spending.releases,
+            private=private,
+            spent=lambda: airlock.epsilon,
+        )
         watch(facts)
     if not plan.method.adaptive and parts.ledger.spending != plan.spending:
         raise LedgerError("the ledger written differs from the ledger the plan predicted: this is a defect in dpsrm")

@@ -165,8 +165,8 @@ def _journal(folder: RunFolder, steps: int) -> Iterator[Watcher]:
 
         def note(progress: Progress) -> None:
             if progress.step % every == 0 or progress.step == steps:
-                facts = asdict(progress) | {"epsilon": None if progress.epsilon == float("inf") else progress.epsilon}
-                file.write(json.dumps(facts) + "\n")
+                facts = {name: getattr(progress, name) for name in ("step", "steps", "direction_norm", "charged")}
+                file.write(json.dumps(facts | {"private": asdict(progress.private)}) + "\n")
 
         yield note
 
