@@ -155,12 +155,13 @@ class Airlock:
 
     def _pay(self, event: Event, count: int = 1) -> None:
         """Use charges made ahead, or have the budget accept new ones and write them down."""
-        while self._credit.get(event, 0) < count:
+        credit = self._credit.get(event, 0)
+        while credit < count:
             ahead = self._planned.count(event) - self._ledger.spending.count(event)
             charged = self._approve(event, max(1, min(ahead, _BLOCK)))
             self._ledger.charge(event, charged)
-            self._credit[event] = self._credit.get(event, 0) + charged
-        self._credit[event] -= count
+            self._credit[event] = credit = credit + charged
+        self._credit[event] = credit - count
 
     def _approve(self, event: Event, count: int) -> int:
         """How many releases, `count` or fewer, the budget allows; `BudgetExceeded` if not even one."""

@@ -87,7 +87,7 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
         if walk.time == before:
             continue
         parts.output.observe(walk.time, walk.theta)
-        norm = float(walk.direction.norm())
+        norm = float(torch.linalg.vector_norm(walk.direction))
         facts = Progress(
             step=walk.time,
             steps=steps,
