@@ -181,7 +181,7 @@ class Airlock:
         )
 
     def _foreseen(self, spending: Spending, allowed: float) -> bool:
-        """Whether `spending` is a part of the plan, and the plan fits the budget: a part costs no more than the whole."""
+        """Whether `spending` is part of a plan that fits the budget: a part costs no more than the whole."""
         if self._plan_fits is None:
             self._plan_fits = self._epsilon_of(self._planned) <= allowed
         return self._plan_fits and all(c.count <= self._planned.count(c.event) for c in spending.charges)
