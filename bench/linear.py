@@ -1,4 +1,4 @@
-"""How fast are linear models? One DP-SRM run by the general and the linear engine, and many trials, interleaved.
+"""How fast are linear models? One DP-SRM run by the general and by the linear engine, and many trials, interleaved.
 
     python -m bench.linear --data /tmp/data/a9a
 

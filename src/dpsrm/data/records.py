@@ -221,9 +221,11 @@ def _positions(indices: Indices, n: int) -> Tensor:
     """Indices as int64, each inside 0..n-1."""
     array = np.asarray(indices)
     need(array.ndim == 1, "indices must be one-dimensional", shape=array.shape)
-    need(array.size == 0 or array.dtype.kind in "iu", "indices must be integers", dtype=str(array.dtype))
     if array.size:
-        need(array.min() >= 0 and array.max() < n, "indices must lie in 0..n-1", n=n, largest=int(array.max()))
+        if array.dtype.kind not in "iu":
+            need(False, "indices must be integers", dtype=str(array.dtype))
+        largest = int(array.max())
+        need(largest < n and int(array.min()) >= 0, "indices must lie in 0..n-1", n=n, largest=largest)
     return torch.from_numpy(array.astype(np.int64, copy=not array.flags.writeable))
 
 

@@ -26,8 +26,7 @@ from dpsrm.mechanisms.noise import gaussian_noise, gaussian_rows, on_grid
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 
 _BLOCK = 64
-"""One ledger line charges up to this many equal releases ahead, or an eighth of those charged before if that is more,
-so that fast and long runs wait neither for the disk nor for the accountant at every step."""
+"""Most releases charged by one ledger line, so that fast runs do not wait for the disk at every step."""
 
 
 class Airlock:
@@ -56,13 +55,22 @@ class Airlock:
         made: Spending | None = None,
     ) -> None:
         """Start with nothing charged ahead, or where an interrupted run's checkpoint stands."""
-        self.epsilon = 0.0 if not ledger.spending.charges else epsilon_of(ledger.spending)
         self.released = 0 if made is None else made.releases
         self._ledger = ledger
         self._planned = planned
         self._epsilon_of = epsilon_of
         self._noise = noise
         self._credit = _credit(ledger.spending, made)
+        self._spent = (Spending.of([], adjacency=ledger.spending.adjacency), 0.0)
+        self._plan_fits: bool | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """ε of everything charged so far; computed when asked, once for every new charge."""
+        charged = self._ledger.spending
+        if charged is not self._spent[0]:
+            self._spent = charged, self._epsilon_of(charged) if charged.charges else 0.0
+        return self._spent[1]
 
     @property
     def made(self) -> Spending:
@@ -167,21 +175,22 @@ class Airlock:
 
     def _pay(self, event: Event, count: int = 1) -> None:
         """Use charges made ahead, or have the budget accept new ones and write them down."""
-        while self._credit.get(event, 0) < count:
-            before = self._ledger.spending.count(event)
-            ahead = self._planned.count(event) - before
-            charged = self._approve(event, max(1, min(ahead, max(_BLOCK, before // 8))))
+        credit = self._credit.get(event, 0)
+        while credit < count:
+            ahead = self._planned.count(event) - self._ledger.spending.count(event)
+            charged = self._approve(event, max(1, min(ahead, _BLOCK)))
             self._ledger.charge(event, charged)
-            self._credit[event] = self._credit.get(event, 0) + charged
-        self._credit[event] -= count
+            self._credit[event] = credit = credit + charged
+        self._credit[event] = credit - count
 
     def _approve(self, event: Event, count: int) -> int:
         """How many releases, `count` or fewer, the budget allows; `BudgetExceeded` if not even one."""
         allowed = self._ledger.header.epsilon
+        if allowed is None or self._foreseen(self._ledger.spending.plus(event, count), allowed):
+            return count
         while True:
             epsilon = self._epsilon_of(self._ledger.spending.plus(event, count))
-            if allowed is None or epsilon <= allowed:
-                self.epsilon = epsilon
+            if epsilon <= allowed:
                 return count
             if count == 1:
                 break
@@ -190,6 +199,12 @@ class Airlock:
             f"the next release would spend epsilon={epsilon:.6g} of the allowed {allowed:.6g}; it was not made; "
             f"{self.released} release(s) were made before; take fewer steps, more noise or a larger budget"
         )
+
+    def _foreseen(self, spending: Spending, allowed: float) -> bool:
+        """Whether `spending` is part of a plan that fits the budget: a part costs no more than the whole."""
+        if self._plan_fits is None:
+            self._plan_fits = self._epsilon_of(self._planned) <= allowed
+        return self._plan_fits and all(c.count <= self._planned.count(c.event) for c in spending.charges)
 
 
 def zcdp_multiplier(rho: float) -> float:

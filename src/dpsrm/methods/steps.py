@@ -136,7 +136,7 @@ class Regularised:
 
     def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One step along direction + ∇regulariser(θ)."""
-        return self._inner.advance(theta_P, direction_P + self._gradient(theta_P).to(direction_P.dtype), std=std)
+        return self._inner.advance(theta_P, direction_P + self._gradient(theta_P), std=std)
 
     def penalty(self, theta_P: Tensor) -> float:
         """The regulariser's value (and the inner stepper's)."""
@@ -180,4 +180,5 @@ class NonconvexPenalty:
         >>> NonconvexPenalty(0.5).gradient(torch.tensor([0.0, 1.0]))
         tensor([0.0000, 0.2500])
         """
-        return 2 * self.strength * theta_P / (1 + theta_P * theta_P) ** 2
+        square_P = 1 + theta_P * theta_P
+        return 2 * self.strength * theta_P / (square_P * square_P)

@@ -114,7 +114,9 @@ def _tag(text: str, tensors: dict[str, Tensor], streams: Streams) -> str:
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """The bytes of a tensor's numbers, whatever their type."""
+    """The bytes of a tensor's numbers, whatever their type; a sparse one's positions are part of them."""
+    if tensor.layout == torch.sparse_csr:
+        return b"".join(bytes_of(part) for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values()))
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,14 +24,23 @@ from dpsrm.training.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What a watcher sees after each step; `private` is for the operator's eyes only."""
+    """What a watcher sees after each step; `private` is for the operator's eyes only.
+
+    `charged` counts the releases charged so far; `epsilon` is what they cost, computed when asked.
+    """
 
     step: int
     steps: int
     theta: Tensor
     direction_norm: float
-    epsilon: float
+    charged: int
     private: Diagnostics
+    spent: Callable[[], float] = field(repr=False, compare=False)
+
+    @property
+    def epsilon(self) -> float:
+        """ε of what was charged; to be asked for during the step."""
+        return self.spent()
 
 
 Watcher = Callable[[Progress], None]
@@ -94,8 +103,9 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
                     steps=steps,
                     theta=walk.theta,
                     direction_norm=norm,
-                    epsilon=airlock.epsilon,
+                    charged=parts.ledger.spending.releases,
                     private=private,
+                    spent=lambda: airlock.epsilon,
                 )
             )
         parts.keep(lambda: airlock.made)

@@ -132,12 +132,10 @@ def _journal(folder: RunFolder, steps: int, *, after: int) -> Iterator[Watcher]:
 
         def note(progress: Progress) -> None:
             if progress.step % every == 0 or progress.step == steps:
-                facts = {
-                    "step": progress.step,
-                    "epsilon": None if progress.epsilon == float("inf") else progress.epsilon,
-                    "direction_norm": progress.direction_norm,
-                    "private": asdict(progress.private),
+                facts: dict[str, Any] = {
+                    name: getattr(progress, name) for name in ("step", "steps", "direction_norm", "charged")
                 }
+                facts["private"] = asdict(progress.private)
                 file.write(json.dumps(facts) + "\n")
 
         yield note
