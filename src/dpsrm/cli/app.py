@@ -10,6 +10,7 @@ import sys
 import typer
 
 from dpsrm.cli.account import account, calibrate
+from dpsrm.cli.bench import bench
 from dpsrm.cli.budget import budget
 from dpsrm.cli.demo import demo
 from dpsrm.cli.methods import methods
@@ -28,6 +29,7 @@ app = typer.Typer(
 for command in (demo, train, methods, plan, account, calibrate, verify, reproduce):
     app.command()(command)
 app.add_typer(budget, name="budget")
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

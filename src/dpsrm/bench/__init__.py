@@ -1,0 +1,1 @@
+"""Benchmarks: everything compared in one interleaved run, reported as ratios."""

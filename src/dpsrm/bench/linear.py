@@ -1,0 +1,106 @@
+"""How fast are linear models? One DP-SRM run by the general and by the linear engine, and many trials, interleaved.
+
+    dpsrm bench linear --data a9a --data-dir DATA
+
+Four passes at b = 100 over a9a are 1302 steps. Times are medians of processor time over rounds in which every variant
+runs once, so that a slow minute of the machine hits them all. A run is all of `train`: plan, loop, ledger, certificate.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpsrm.core.events import Scheme
+from dpsrm.data import Records, load
+from dpsrm.gradients import binary_loss
+from dpsrm.methods import Srm
+from dpsrm.training import Performance, Privacy, Settings, Training, run_trials, train
+
+
+def run(
+    data_dir: str | Path,
+    *,
+    name: str = "a9a",
+    features: int = 123,
+    trials: int = 30,
+    rounds: int = 5,
+    sampling: str = "wor",
+) -> dict[str, Any]:
+    """Measure; `data_dir` holds the LIBSVM file `name`.
+
+    Returns `speedup_over_functional` (one run by the general engine ÷ by the linear engine), `trials_ratio` (all trials
+    together ÷ one run by the linear engine), `trials_speedup_over_functional` (as many general runs ÷ all trials
+    together), and the median seconds they come from.
+    """
+    records = load(Path(data_dir) / name, features=features).records
+    if not isinstance(records, Records):
+        raise AssertionError(type(records))
+    variants: dict[str, Callable[[], object]] = {
+        "functional": lambda: _one(records, settings("functional", 1, sampling)),
+        "linear": lambda: _one(records, settings("linear", 1, sampling)),
+        "trials": lambda: _together(records, [settings("linear", seed, sampling) for seed in range(trials)]),
+    }
+    for variant in variants.values():
+        variant()
+    seconds = _times(variants, rounds)
+    return {
+        "data": name,
+        "sampling": sampling,
+        "steps": settings("linear", 1, sampling).training.schedule(len(records)).steps,
+        "trials": trials,
+        "rounds": rounds,
+        "speedup_over_functional": round(seconds["functional"] / seconds["linear"], 2),
+        "trials_ratio": round(seconds["trials"] / seconds["linear"], 2),
+        "trials_speedup_over_functional": round(trials * seconds["functional"] / seconds["trials"], 1),
+        "seconds": {variant: round(value, 3) for variant, value in seconds.items()},
+    }
+
+
+def settings(engine: str, seed: int, sampling: str) -> Settings:
+    """The paper's DP-SRM on a9a at ε = 0.5: C1 = 1, C2 = γ = 0.01, b = 100, four passes."""
+    return Settings(
+        privacy=Privacy(epsilon=0.5, delta=1e-5, sampling=Scheme(sampling)),
+        method=Srm(max_grad_norm=1.0, max_diff_norm=0.01, gamma=0.01),
+        training=Training(batch=100, epochs=4, learning_rate=0.5, regulariser=1e-3),
+        performance=Performance(engine=engine, threads=1),
+        seed=seed,
+    )
+
+
+def _model(records: Records) -> nn.Linear:
+    """Logistic regression from zero."""
+    layer = nn.Linear(records.inputs.shape[1], 1)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _one(records: Records, asked: Settings) -> None:
+    """One whole run."""
+    with tempfile.TemporaryDirectory() as folder:
+        train(_model(records), binary_loss, records, asked, out=Path(folder) / "run")
+
+
+def _together(records: Records, asked: list[Settings]) -> None:
+    """All trials."""
+    run_trials(_model(records), binary_loss, records, asked)
+
+
+def _times(variants: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of processor time; in each round every variant runs once."""
+    torch.set_num_threads(1)
+    seen: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, variant in variants.items():
+            start = time.process_time()
+            variant()
+            seen[name].append(time.process_time() - start)
+    return {name: statistics.median(times) for name, times in seen.items()}

@@ -1,0 +1,72 @@
+"""`dpsrm bench`: how fast, as ratios of things measured in one interleaved run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpsrm.cli.show import err, out, print_json
+from dpsrm.core.errors import need
+
+bench = typer.Typer(help="Measure speed as ratios, everything interleaved in one run.", no_args_is_help=True)
+
+
+@bench.command()
+def gradients(
+    model: Annotated[str, typer.Option(help="cnn4, cnn5, mlp, transformer, or all.")] = "cnn4",
+    batch: Annotated[int | None, typer.Option(help="Examples per step; by default the model's usual.")] = None,
+    repeats: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 15,
+    memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios into this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Two-point clipped sums: ours, torch.func, Opacus (pip install opacus) and two plain passes.
+
+    Example: dpsrm bench gradients --model cnn4 --batch 512 --json
+    """
+    from dpsrm.bench.gradients import BATCHES, plot_ratios, run
+
+    need(model == "all" or model in BATCHES, f"the model must be one of {', '.join(BATCHES)}, all", model=model)
+    need(repeats >= 1, "repeats must be 1 or more", repeats=repeats)
+    found = []
+    for name in BATCHES if model == "all" else (model,):
+        with err.status(f"measuring {name}"):
+            found.append(run(name, batch, repeats, memory=memory))
+    if plot is not None:
+        plot_ratios(found, plot)
+    _show({"models": found} if model == "all" else found[0], as_json=as_json)
+
+
+@bench.command()
+def linear(
+    data: Annotated[str, typer.Option(help="a9a or ijcnn1.")] = "a9a",
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    trials: Annotated[int, typer.Option(help="Trials run together.")] = 30,
+    rounds: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 5,
+    sampling: Annotated[str, typer.Option(help="wor or poisson.")] = "wor",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """One DP-SRM run by the general and the linear engine, and many trials together.
+
+    Example: dpsrm bench linear --data a9a --json
+    """
+    from dpsrm.bench.linear import run
+    from dpsrm.data.public import data_folder, public_files
+    from dpsrm.experiments.problems import FEATURES
+
+    train_file, _ = public_files(data, data_folder(data_dir))
+    with err.status("measuring"):
+        found = run(
+            train_file.parent, name=data, features=FEATURES[data], trials=trials, rounds=rounds, sampling=sampling
+        )
+    _show(found, as_json=as_json)
+
+
+def _show(found: dict[str, object], *, as_json: bool) -> None:
+    """The ratios, for machines or people."""
+    if as_json:
+        print_json(found)
+    else:
+        out.print(found)
