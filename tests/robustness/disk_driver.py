@@ -24,8 +24,6 @@ from dpsrm.mechanisms import airlock
 from dpsrm.training import Performance, Privacy, Settings, Training
 from dpsrm.training.models import binary_loss
 
-airlock._BLOCK = 1  # a ledger line for every release, so that the ledger is what fills the disk
-
 
 def go(run):
     """A short training whose ledger grows with every step."""
@@ -70,6 +68,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     asked = parser.parse_args()
+    airlock._BLOCK = 1  # a ledger line for every release, so that the ledger is what fills the disk
     told = {"full": 0, "uncharged": 0, "other": [], "released": [], "charged": []}
     go(asked.folder / "warm")
     for k, limit in enumerate(range(1900, 5000, 487)):
