@@ -42,3 +42,12 @@ def test_no_randomness_but_the_streams(path):
     for word in ("np.random.seed", "default_rng(", "random.random(", "torch.randn(", "torch.normal("):
         lines = [line for line in text.splitlines() if word in line and not (">>>" in line or "generator=" in line)]
         assert not lines, lines
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_only_the_key_file_gets_the_key(path):
+    """`Streams.surrender_key` is called in training/keys.py alone, and nothing is ever unpickled."""
+    text = path.read_text()
+    assert ".surrender_key(" not in text or name(path) == "training/keys.py"
+    assert "pickle.load" not in text
+    assert "torch.load(" not in text
