@@ -1,6 +1,6 @@
 """What does secure randomness cost? ChaCha20 indices and noise against torch's, beside the step they belong to.
 
-    python -m bench.randomness --model cnn4 --batch 512
+    python bench/randomness.py --model cnn4 --batch 512
 
 Medians of CPU time over rounds in which every variant runs once, so that a slow minute of the machine hits them all.
 `overhead` = (secure − torch's) ÷ (step + torch's): how much longer a step takes because its randomness is secure.
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from bench.gradients import variant
-from bench.models import MODELS, build
 
+from dpsrm.bench.gradients import variant
+from dpsrm.bench.models import MODELS, build
 from dpsrm.core.events import Sampling, Scheme
 from dpsrm.core.randomness import Streams
 from dpsrm.mechanisms.noise import gaussian_noise, on_grid
