@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from dpsrm.accounting.guarantee import Accountant, check_delta, check_epsilon
 from dpsrm.accounting.paper import PaperAccountant, largest_order
@@ -42,13 +43,20 @@ def calibrate_noise(
     need(epsilon > 0, "epsilon must be positive to calibrate noise", epsilon=epsilon)
     check_delta(delta)
 
+    @cache
+    def excess(noise: float) -> float:
+        """ln(cost/ε): at most 0 exactly where the budget is kept."""
+        cost = accountant.epsilon(make(noise), delta).epsilon
+        value = math.log(cost / epsilon) if cost > 0 else -math.inf
+        return value if cost <= epsilon else max(value, 1e-300)
+
     def fits(noise: float) -> bool:
-        return accountant.epsilon(make(noise), delta).epsilon <= epsilon
+        return excess(noise) <= 0
 
     if isinstance(accountant, PaperAccountant):
-        return _scan(make, fits, epsilon=epsilon, delta=delta)
+        return _scan(make, excess, epsilon=epsilon, delta=delta)
     low, high = _bracket(fits, epsilon=epsilon, delta=delta)
-    return _refine(fits, low, high)
+    return _refine(excess, low, high)
 
 
 def max_steps(make: Callable[[int], Spending], *, accountant: Accountant, epsilon: float, delta: float) -> int:
@@ -87,12 +95,28 @@ def epsilon_curve(
     return [accountant.epsilon(make(t), delta).epsilon if t > 0 else 0.0 for t in steps]
 
 
-def _refine(fits: Callable[[float], bool], low: float, high: float) -> float:
-    """The upper end of a geometric bisection between a noise that does not fit and one that does, to 0.05 %."""
-    while high > low * math.sqrt(_TOLERANCE):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
+def _refine(excess: Callable[[float], float], low: float, high: float) -> float:
+    """The smallest noise that fits, to 0.05 % from above, between one that does not fit and one that does.
+
+    ln ε is nearly linear in ln s, so a secant between the ends is tried first, then the point just below it that would
+    end the search; a bisection step in between guards against a curve that is not.
+    """
+    width = math.sqrt(_TOLERANCE)
+    while high > low * width:
+        for middle in (_secant(excess, low, high), high / (width * (1 - 1e-9)), math.sqrt(low * high)):
+            if low < middle < high:
+                low, high = (low, middle) if excess(middle) <= 0 else (middle, high)
+                if high <= low * width:
+                    break
     return high
+
+
+def _secant(excess: Callable[[float], float], low: float, high: float) -> float:
+    """Where the chord of ln ε over ln s meets the budget, 0.02 % above it; NaN where the chord is not finite."""
+    above, below = excess(low), excess(high)
+    if not (math.isfinite(above) and math.isfinite(below)) or above == below:
+        return math.nan
+    return float(low * (high / low) ** (above / (above - below)) * 1.0002)
 
 
 def _bracket(fits: Callable[[float], bool], *, epsilon: float, delta: float) -> tuple[float, float]:
@@ -116,12 +140,14 @@ def _bracket(fits: Callable[[float], bool], *, epsilon: float, delta: float) -> 
     )
 
 
-def _scan(make: Callable[[float], Spending], fits: Callable[[float], bool], *, epsilon: float, delta: float) -> float:
+def _scan(
+    make: Callable[[float], Spending], excess: Callable[[float], float], *, epsilon: float, delta: float
+) -> float:
     """The first s of a 0.1 % ladder from √0.7 at which the paper's bound exists and is at most ε."""
     most, at, noise = 0, 0.0, math.sqrt(0.7) * (1 + 1e-12)
     while noise < 1000:
-        if fits(noise):
-            return _refine(fits, noise / _TOLERANCE, noise)
+        if excess(noise) <= 0:
+            return _refine(excess, noise / _TOLERANCE, noise)
         order = largest_order(make(noise))
         most, at = (order, noise) if order > most else (most, at)
         noise *= _TOLERANCE

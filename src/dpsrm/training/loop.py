@@ -116,8 +116,8 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
 
 def _need_finite(walk: Walk) -> float:
     """‖v‖, after refusing to go on from a θ or v that is no longer a number. Post-processing: it costs no privacy."""
-    norm, total = float(walk.direction.norm()), float(walk.theta.sum())
-    if not (math.isfinite(norm) and math.isfinite(total)):
+    norm, size = (float(torch.linalg.vector_norm(vector)) for vector in (walk.direction, walk.theta))
+    if not (math.isfinite(norm) and math.isfinite(size)):
         raise Diverged(
             f"training diverged: after step {walk.time} the parameters are no longer finite; what was released stays "
             "charged; start again with a smaller learning rate or smaller clips"
