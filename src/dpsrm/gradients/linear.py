@@ -5,6 +5,7 @@ Shapes: B examples, D features, C outputs, P parameters, K points, M parts.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.gradients.objective import Objective
-from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Query, refuse_excess
+from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Part, Query, refuse_excess
 from dpsrm.gradients.standard_losses import CLOSED_FORMS, MULTICLASS
 
 Array = npt.NDArray[Any]
@@ -73,8 +74,7 @@ class LinearEngine:
         rows, parts = self.rows(inputs, targets), query.parts
         points_KP = np.array([point_P.detach().numpy() for point_P in query.points], dtype=np.float64)
         total_P = np.zeros(points_KP.shape[1])
-        rules = np.array([(part.clip, part.weight, float(part.rule is ClipRule.AUTO)) for part in parts])
-        asked = rules, np.array([part.coefficients for part in parts], dtype=np.float64), self.margin
+        asked = *_tables(parts), self.margin
         loss, counts, norms_BM = self._kernels.clipped_sum(rows, self.model, points_KP, asked, total_P)
         if query.excess is Excess.RAISE:
             for part, norm_B in zip(parts, torch.from_numpy(norms_BM).unbind(1), strict=True):
@@ -102,6 +102,19 @@ class LinearEngine:
         return starts, columns, values, norms_B, targets_B
 
 
+@lru_cache(maxsize=16)
+def _tables(parts: tuple[Part, ...]) -> tuple[Array, Array]:
+    """(clip, weight, 1 for AUTO-S) per part, and the coefficients, as the kernels read them."""
+    rules = np.array([(part.clip, part.weight, float(part.rule is ClipRule.AUTO)) for part in parts])
+    return rules, np.array([part.coefficients for part in parts], dtype=np.float64)
+
+
+@lru_cache(maxsize=16)
+def _dense_starts(rows: int, features: int) -> Array:
+    """Where each row of a dense matrix begins."""
+    return np.arange(0, rows * features + 1, max(features, 1), dtype=np.int64)
+
+
 def _matrix(inputs: Tensor) -> tuple[Array, Array, Array]:
     """A dense or sparse matrix as starts, columns (none if dense) and values."""
     if inputs.layout == torch.sparse_csr:
@@ -109,8 +122,7 @@ def _matrix(inputs: Tensor) -> tuple[Array, Array, Array]:
         return starts.astype(np.int64, copy=False), columns.astype(np.uint32), _values(inputs.values())
     need(inputs.layout == torch.strided, "inputs must be dense or sparse CSR", layout=str(inputs.layout))
     rows, features = inputs.shape
-    starts = np.arange(0, rows * features + 1, max(features, 1), dtype=np.int64)
-    return starts, _NO_COLUMNS, _values(inputs.reshape(-1))
+    return _dense_starts(rows, features), _NO_COLUMNS, _values(inputs.reshape(-1))
 
 
 def _values(numbers: Tensor) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -160,11 +161,17 @@ class SrmWalk(DirectionWalk):
         C2 = s.max_diff_norm
         if s.relative is not None:
             C2 = radius(s.relative, self.distance(), at_most=C2)
-        return (
-            Part(coefficients=(1.0, -1.0), clip=C2, weight=1 - gamma, name="gradient difference"),
-            Part(coefficients=(1.0, 0.0), clip=s.max_grad_norm, weight=gamma, rule=s.clip),
-        )
+        return _two_parts(C2, s.max_grad_norm, gamma, s.clip)
 
     def weights(self) -> tuple[float, float]:
         """v^t = release + (1−γ)·v^{t−1} (lines 3 and 8); θ^{t+1} follows (line 5)."""
         return 1 - self._gamma, 1.0
+
+
+@lru_cache(maxsize=16)
+def _two_parts(C2: float, C1: float, gamma: float, rule: ClipRule) -> tuple[Part, Part]:
+    """The clipped difference and the clipped gradient, weighted: the same at every step unless C2 or γ changes."""
+    return (
+        Part(coefficients=(1.0, -1.0), clip=C2, weight=1 - gamma, name="gradient difference"),
+        Part(coefficients=(1.0, 0.0), clip=C1, weight=gamma, rule=rule),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dpsrm.accounting import Guarantee, accountant, calibrate_noise
 from dpsrm.core.errors import BudgetExceeded, need
@@ -138,6 +139,7 @@ def predict(stages: tuple[Stage, ...], *, n: int, privacy: Privacy, noise_multip
     return Spending.of((Charge(event(stage), stage.count) for stage in stages), adjacency=privacy.adjacency)
 
 
+@lru_cache(maxsize=64)
 def _sampling(n: int, batch: int, scheme: Scheme) -> Sampling:
     """`scheme`, except that a batch of everything is drawn (and charged) as the full batch."""
     return Sampling(scheme=Scheme.FULL if batch == n else scheme, population=n, batch=batch)
