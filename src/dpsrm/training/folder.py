@@ -83,7 +83,8 @@ class RunFolder:
                 overwrite,
                 "the run folder must not exist yet",
                 out=str(self.path),
-                remedy="choose another --out, or --overwrite to delete that run (what it spent stays spent)",
+                remedy="choose another --out, go on with that run by --resume if it was interrupted, or --overwrite it "
+                "(what it spent stays spent)",
             )
             need(self.is_run, "only a run folder can be overwritten", out=str(self.path), remedy="choose another --out")
         try:
