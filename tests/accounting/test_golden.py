@@ -58,11 +58,14 @@ def test_pld_epsilon_to_four_digits_and_fast(spend, n, batch, noise, steps, epsi
 
 
 def test_a_million_steps_take_at_most_a_second(spend) -> None:
-    ACCOUNTANTS["pld"].epsilon(spend(32561, 50, 10, 1.4), DELTA)  # imports and FFT plans are paid once
-    start = time.process_time()
-    found = ACCOUNTANTS["pld"].epsilon(spend(32561, 50, 10**6, 1.5), DELTA)
-    assert time.process_time() - start < 1
-    assert found.epsilon == pytest.approx(6.5316, rel=1e-4)
+    """The best of three noises, none computed before: a busy machine must not fail it."""
+    seconds, found = [], {}
+    for noise in (1.5, 1.51, 1.52):
+        start = time.process_time()
+        found[noise] = ACCOUNTANTS["pld"].epsilon(spend(32561, 50, 10**6, noise), DELTA)
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 1
+    assert found[1.5].epsilon == pytest.approx(6.5316, rel=1e-4)
 
 
 @pytest.mark.parametrize(("noise", "epsilon"), [(1.0, 2.4533), (2**0.5, 1.5985), (2.0, 1.0083)])
