@@ -118,6 +118,12 @@ def test_a_non_private_run_says_so(tmp_path):
     assert verify(run.folder.path).ok
 
 
+def test_under_add_remove_the_certificate_does_not_claim_to_hide_n(tmp_path):
+    run = go(tmp_path, privacy=Privacy(epsilon=2.0, delta=1e-5, adjacency="add-remove"))
+    assert "number of records, which set that rate" in run.folder.certificate.read_text()
+    assert verify(run.folder.path).ok
+
+
 def test_a_given_noise_may_not_exceed_the_budget(tmp_path):
     with pytest.raises(BudgetExceeded, match="fewer steps"):
         go(tmp_path, privacy=Privacy(epsilon=2.0, delta=1e-5, noise_multiplier=0.3))

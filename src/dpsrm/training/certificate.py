@@ -54,7 +54,10 @@ def _promise(facts: LedgerFacts, guarantee: Guarantee | None, unit: str) -> str:
     if facts.header.adjacency is Adjacency.REPLACE_ONE:
         change = f"if {unit} is replaced by any other"
     elif facts.header.adjacency is Adjacency.ADD_REMOVE:
-        change = f"if {unit} is added or removed"
+        change = (
+            f"for a sampling rate fixed beforehand, if {unit} is added or removed (the number of records, which set that "
+            "rate and stands in the ledger, is itself not protected)"
+        )
     else:
         raise AssertionError(facts.header.adjacency)
     return (
