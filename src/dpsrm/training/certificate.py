@@ -55,8 +55,8 @@ def _promise(facts: LedgerFacts, guarantee: Guarantee | None, unit: str) -> str:
         change = f"if {unit} is replaced by any other"
     elif facts.header.adjacency is Adjacency.ADD_REMOVE:
         change = (
-            f"for a sampling rate fixed beforehand, if {unit} is added or removed (the number of records, which set that "
-            "rate and stands in the ledger, is itself not protected)"
+            f"for a sampling rate fixed beforehand, if {unit} is added or removed (the number of records, which set "
+            "that rate and stands in the ledger, is itself not protected)"
         )
     else:
         raise AssertionError(facts.header.adjacency)
