@@ -114,7 +114,7 @@ def test_pieces_of_a_batch_give_the_same_sum(kind):
     objective, records = make_problem(kind, dtype=torch.float64)
     query = two_point_query(objective)
     whole = FunctionalEngine(objective)(query, *records(7))
-    pieces = FunctionalEngine(objective, physical_batch=2)(query, *records(7))
+    pieces = FunctionalEngine(objective, max_physical_batch=2)(query, *records(7))
     assert torch.allclose(whole.secret, pieces.secret, rtol=1e-6, atol=1e-9)
     assert pieces.rows == 7
 

@@ -80,9 +80,9 @@ def test_a_difference_alone_is_exact_in_float64_and_no_worse_than_its_gradients_
 def test_pieces_give_the_same_sum(name):
     objective, _, inputs, targets = problem(name, 7)
     query = query_of(objective, "far", C1=0.1)
-    whole = GhostEngine(objective, physical_batch=7)(query, inputs, targets)
+    whole = GhostEngine(objective, max_physical_batch=7)(query, inputs, targets)
     for size in (1, 3, None):
-        pieces = GhostEngine(objective, physical_batch=size)(query, inputs, targets)
+        pieces = GhostEngine(objective, max_physical_batch=size)(query, inputs, targets)
         assert relative_error(pieces.secret, whole.secret) <= 1e-6
         assert pieces.diagnostics.clipped == whole.diagnostics.clipped
 

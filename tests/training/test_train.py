@@ -16,6 +16,7 @@ from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Scheme
 from dpsrm.core.ledger import read_ledger
 from dpsrm.data import Records
+from dpsrm.gradients import engine as build_engine
 from dpsrm.methods import Srm
 from dpsrm.training import Performance, Privacy, Settings, Training, make_plan, train, verify
 from dpsrm.training import loop as loop_module
@@ -75,6 +76,23 @@ def test_both_engines_train_the_same_model(tmp_path):
     fast = go(tmp_path, "a", performance=Performance(engine="functional"))
     slow = go(tmp_path, "b", performance=Performance(engine="loop"))
     assert torch.allclose(vector(fast), vector(slow), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_a_batch_in_pieces_trains_the_same_model(tmp_path, engine):
+    whole, pieces = (
+        go(tmp_path, str(most), kind="mlp", performance=Performance(engine=engine, max_physical_batch=most))
+        for most in (50, 3)
+    )
+    assert torch.allclose(vector(whole), vector(pieces), rtol=1e-5, atol=1e-6)
+    with pytest.raises(InputError, match="max_physical_batch"):
+        Performance(max_physical_batch=0)
+
+
+def test_the_setting_reaches_the_engine():
+    objective, _ = make_problem("mlp")
+    assert build_engine("auto", objective, max_physical_batch=3).max_physical_batch == 3
+    assert build_engine("loop", objective, max_physical_batch=3) is not None
 
 
 def test_arrays_tensors_and_datasets_train_the_same_model(tmp_path):

@@ -106,7 +106,7 @@ class Budget:
                 f"(spent before: {self.spent:.6g}); the run was not started; take a smaller epsilon"
             )
 
-    def digest(self, pieces: Iterable[bytes]) -> str:
+    def digest(self, pieces: Iterable[bytes | memoryview]) -> str:
         """The digest of some records, keyed by this budget's salt."""
         mac = hmac.new(bytes.fromhex(self.salt), digestmod=hashlib.sha256)
         for piece in pieces:

@@ -6,12 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from scipy.optimize import brentq
+
 from dpsrm.accounting.guarantee import Accountant, check_delta, check_epsilon
 from dpsrm.accounting.paper import PaperAccountant, largest_order
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.events import Spending
 
 _TOLERANCE = 1.001  # the noise returned is at most 0.1 % above the smallest that works
+_CLOSE = 3e-4  # how near, in log2 of the noise, the search comes
+_FAR = 20.0  # ln(cost/ε) beyond this says no more than that it is far
 _LEAST, _MOST = 0.01, 1e5
 _STEPS_LIMIT = 10**9
 
@@ -98,25 +102,19 @@ def epsilon_curve(
 def _refine(excess: Callable[[float], float], low: float, high: float) -> float:
     """The smallest noise that fits, to 0.05 % from above, between one that does not fit and one that does.
 
-    ln ε is nearly linear in ln s, so a secant between the ends is tried first, then the point just below it that would
-    end the search; a bisection step in between guards against a curve that is not.
+    ln ε is nearly linear in ln s, so Brent's method finds the place in a few evaluations; what is returned lies just
+    above it and was evaluated itself.
     """
-    width = math.sqrt(_TOLERANCE)
-    while high > low * width:
-        for middle in (_secant(excess, low, high), high / (width * (1 - 1e-9)), math.sqrt(low * high)):
-            if low < middle < high:
-                low, high = (low, middle) if excess(middle) <= 0 else (middle, high)
-                if high <= low * width:
-                    break
-    return high
 
+    def gap(log_noise: float) -> float:
+        return min(max(excess(2**log_noise), -_FAR), _FAR)
 
-def _secant(excess: Callable[[float], float], low: float, high: float) -> float:
-    """Where the chord of ln ε over ln s meets the budget, 0.02 % above it; NaN where the chord is not finite."""
-    above, below = excess(low), excess(high)
-    if not (math.isfinite(above) and math.isfinite(below)) or above == below:
-        return math.nan
-    return float(low * (high / low) ** (above / (above - below)) * 1.0002)
+    if low == high:
+        return high
+    noise = 2 ** (brentq(gap, math.log2(low), math.log2(high), xtol=_CLOSE) + _CLOSE)
+    while noise < high and excess(noise) > 0:
+        noise *= 1 + _CLOSE
+    return min(noise, high)
 
 
 def _bracket(fits: Callable[[float], bool], *, epsilon: float, delta: float) -> tuple[float, float]:

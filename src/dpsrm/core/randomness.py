@@ -55,7 +55,7 @@ class Streams:
             position.set(release)
         return int.from_bytes(_derived(self._key, f"public {release}")[:8], "little") >> 1
 
-    def tag(self, pieces: Iterable[bytes]) -> str:
+    def tag(self, pieces: Iterable[bytes | memoryview]) -> str:
         """A keyed digest (HMAC-SHA-256): tells whoever has the key whether the pieces are the same, others nothing."""
         mac = hmac.new(_derived(self._key, "tag"), digestmod="sha256")
         for piece in pieces:

@@ -56,8 +56,12 @@ class Records:
 
     def take(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """The inputs and targets at `indices`, in their order, repeats included."""
-        positions = _positions(indices, len(self)).to(self.inputs.device)
-        return self.inputs.index_select(0, positions), self.targets.index_select(0, positions)
+        positions = torch.from_numpy(_integers(indices)).to(self.inputs.device)
+        try:
+            return self.inputs.index_select(0, positions), self.targets.index_select(0, positions)
+        except IndexError:
+            _need_inside(positions.cpu().numpy(), len(self))
+            raise
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +100,7 @@ class SparseRecords:
     def take(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """The inputs and targets at `indices`, in their order, repeats included."""
         positions = _positions(indices, len(self))
-        return csr_tensor(self.matrix[positions.numpy()]), self.targets.index_select(0, positions)
+        return csr_tensor(self.matrix[positions]), self.targets.index_select(0, torch.from_numpy(positions))
 
 
 def csr_tensor(matrix: scipy.sparse.csr_array) -> Tensor:
@@ -217,16 +221,27 @@ def _targets(values: object) -> Tensor:
     return tensor.to(torch.get_default_dtype() if tensor.is_floating_point() else torch.int64)
 
 
-def _positions(indices: Indices, n: int) -> Tensor:
+def _positions(indices: Indices, n: int) -> npt.NDArray[np.int64]:
     """Indices as int64, each inside 0..n-1."""
+    positions = _integers(indices)
+    _need_inside(positions, n)
+    return positions
+
+
+def _integers(indices: Indices) -> npt.NDArray[np.int64]:
+    """Indices as a writable vector of int64."""
     array = np.asarray(indices)
     need(array.ndim == 1, "indices must be one-dimensional", shape=array.shape)
-    if array.size:
-        if array.dtype.kind not in "iu":
-            need(False, "indices must be integers", dtype=str(array.dtype))
-        largest = int(array.max())
-        need(largest < n and int(array.min()) >= 0, "indices must lie in 0..n-1", n=n, largest=largest)
-    return torch.from_numpy(array.astype(np.int64, copy=not array.flags.writeable))
+    if array.dtype.kind not in "iu" and array.size:
+        need(False, "indices must be integers", dtype=str(array.dtype))
+    return array.astype(np.int64, copy=not array.flags.writeable)
+
+
+def _need_inside(positions: npt.NDArray[np.int64], n: int) -> None:
+    """Refuse positions outside 0..n-1."""
+    if positions.size:
+        least, largest = int(positions.min()), int(positions.max())
+        need(least >= 0 and largest < n, "indices must lie in 0..n-1", n=n, least=least, largest=largest)
 
 
 def _need_finite(values: Tensor, name: str, *, rows: list[int] | None = None) -> None:

@@ -12,19 +12,28 @@ from dpsrm.gradients.objective import Layout, Objective, PerExampleLoss
 from dpsrm.gradients.query import ClipRule, Engine, Excess, Part, Query
 from dpsrm.gradients.standard_losses import binary_loss, multiclass_loss, squared_loss
 
-ENGINES: dict[str, Callable[[Objective], Engine]] = {
+ENGINES: dict[str, Callable[..., Engine]] = {
     "linear": LinearEngine,
     "ghost": GhostEngine,
     "functional": FunctionalEngine,
     "loop": LoopEngine,
 }
 AUTO = "auto"
+_IN_PIECES = ("ghost", "functional")
+"""Engines whose memory grows with the batch, and which therefore take it in pieces."""
 
 
-def engine(name: str, objective: Objective) -> Engine:
-    """The engine called `name` for `objective`; "auto" is the fastest that applies: linear, or ghost for all else."""
+def engine(name: str, objective: Objective, *, max_physical_batch: int | None = None) -> Engine:
+    """The engine called `name` for `objective`; "auto" is the fastest that applies: linear, or ghost for all else.
+
+    Args:
+        max_physical_batch: how many examples to hold in memory at once; None lets the engine choose.
+    """
     need(name in ENGINES or name == AUTO, f"the engine must be one of {AUTO}, {', '.join(ENGINES)}", engine=name)
-    return ENGINES[_fastest(objective) if name == AUTO else name](objective)
+    chosen = _fastest(objective) if name == AUTO else name
+    if chosen in _IN_PIECES:
+        return ENGINES[chosen](objective, max_physical_batch=max_physical_batch)
+    return ENGINES[chosen](objective)
 
 
 def _fastest(objective: Objective) -> str:

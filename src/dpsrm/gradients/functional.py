@@ -16,16 +16,16 @@ _ELEMENTS = 2**24
 
 
 class FunctionalEngine:
-    """Clipped sums by `torch.func`, in pieces of `physical_batch` examples (by default as many as fit in 64 MB).
+    """Clipped sums by `torch.func`, in pieces of `max_physical_batch` examples (by default as many as fit in 64 MB).
 
     Edge cases: layers with randomness (dropout) draw the same masks at every point of a query, so that a
     gradient's difference is the difference of one function.
     """
 
-    def __init__(self, objective: Objective, *, physical_batch: int | None = None) -> None:
+    def __init__(self, objective: Objective, *, max_physical_batch: int | None = None) -> None:
         """Prepare the vectorised gradient of `objective`."""
         self.objective = objective
-        self.physical_batch = physical_batch or max(1, _ELEMENTS // objective.layout.size)
+        self.max_physical_batch = max_physical_batch or max(1, _ELEMENTS // objective.layout.size)
         self._rows = vmap(grad_and_value(self._loss_of_one), in_dims=(None, 0, 0), randomness="different")
 
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
@@ -36,8 +36,8 @@ class FunctionalEngine:
 
     def add(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
         """Add a batch to a running sum."""
-        for piece in range(0, len(inputs), self.physical_batch):
-            cut = slice(piece, piece + self.physical_batch)
+        for piece in range(0, len(inputs), self.max_physical_batch):
+            cut = slice(piece, piece + self.max_physical_batch)
             state = torch.get_rng_state()
             gradients, losses_B = [], torch.empty(0)
             for point_P in reversed(tally.query.points):

@@ -20,7 +20,9 @@ from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Part, Query, refuse_
 from dpsrm.gradients.standard_losses import CLOSED_FORMS, MULTICLASS
 
 Array = npt.NDArray[Any]
+Matrix = tuple[Array, Array, Array]
 Rows = tuple[Array, Array, Array, Array, Array]
+_INVALID = "sparse inputs must have increasing columns in every row, all below the number of features"
 _NO_COLUMNS = np.empty(0, dtype=np.uint32)
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -71,35 +73,43 @@ class LinearEngine:
 
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
-        rows, parts = self.rows(inputs, targets), query.parts
+        matrix, targets_B, parts = *self._batch(inputs, targets), query.parts
         points_KP = np.array([point_P.detach().numpy() for point_P in query.points], dtype=np.float64)
         total_P = np.zeros(points_KP.shape[1])
         asked = *_tables(parts), self.margin
-        loss, counts, norms_BM = self._kernels.clipped_sum(rows, self.model, points_KP, asked, total_P)
+        valid, loss, counts, norms_BM = self._kernels.clipped_sum(
+            matrix, targets_B, self.model, points_KP, asked, total_P
+        )
+        need(valid, _INVALID)
         if query.excess is Excess.RAISE:
             for part, norm_B in zip(parts, torch.from_numpy(norms_BM).unbind(1), strict=True):
                 if part.weight > 0:
                     refuse_excess(norm_B, part)
         *clipped, nonfinite = counts.tolist()
-        B = len(targets)
+        B = len(targets_B)
         shares = tuple(count / max(B, 1) for count in clipped)
         facts = Diagnostics(loss=loss / max(B, 1), clipped=shares, nonfinite=int(nonfinite))
         return ClippedSum(secret=torch.from_numpy(total_P), bound=query.bound, rows=B, diagnostics=facts)
 
     def rows(self, inputs: Tensor, targets: Tensor) -> Rows:
-        """A batch as the kernels read it: starts, columns, values, ‖(x, 1)‖², targets."""
-        kind, D, bias = self.model
-        B = len(targets)
-        fits = inputs.shape == (B, D) and targets.ndim == 1
-        need(fits, "inputs are (examples, features) and targets (examples)", inputs=inputs.shape, features=D, targets=B)
-        starts, columns, values = _matrix(inputs.detach())
-        valid, norms_B = self._kernels.square_norms(starts, columns, values, D, bias)
-        need(valid, "sparse inputs must have increasing columns in every row, all below the number of features")
+        """Records as the kernels read it: starts, columns, values, ‖(x, 1)‖², targets."""
+        _, D, bias = self.model
+        (starts, columns, values), targets_n = self._batch(inputs, targets)
+        valid, norms_n = self._kernels.square_norms(starts, columns, values, D, bias)
+        need(valid, _INVALID)
+        return starts, columns, values, norms_n, targets_n
+
+    def _batch(self, inputs: Tensor, targets: Tensor) -> tuple[Matrix, Array]:
+        """The inputs as starts, columns and values, and the targets in float64."""
+        kind, D, _ = self.model
+        x, y = inputs.shape, targets.shape
+        fits = len(y) == 1 and x == (y[0], D)
+        need(fits, "inputs are (examples, features) and targets (examples)", inputs=x, features=D, targets=y)
         targets_B = targets.detach().numpy().astype(np.float64)
         if kind == MULTICLASS:
             known = ((targets_B >= 0) & (targets_B < self.outputs)) | (targets_B == -100)
             need(bool(known.all()), "targets must be classes", classes=self.outputs, got=targets_B[~known][:1].tolist())
-        return starts, columns, values, norms_B, targets_B
+        return _matrix(inputs.detach()), targets_B
 
 
 @lru_cache(maxsize=16)
@@ -115,7 +125,7 @@ def _dense_starts(rows: int, features: int) -> Array:
     return np.arange(0, rows * features + 1, max(features, 1), dtype=np.int64)
 
 
-def _matrix(inputs: Tensor) -> tuple[Array, Array, Array]:
+def _matrix(inputs: Tensor) -> Matrix:
     """A dense or sparse matrix as starts, columns (none if dense) and values."""
     if inputs.layout == torch.sparse_csr:
         starts, columns = inputs.crow_indices().numpy(), inputs.col_indices().numpy()

@@ -28,6 +28,8 @@ from dpsrm.gradients.standard_losses import BINARY, SQUARED
 
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
+Matrix = tuple[Array, Array, Array]
+"""starts, columns, values."""
 Rows = tuple[Array, Array, Array, Array, Array]
 """starts, columns, values, ‖(x, 1)‖² per row, target per row."""
 Model = tuple[int, int, float]
@@ -59,10 +61,10 @@ def square_norms(starts: Array, columns: Array, values: Array, features: int, bi
     if not valid:
         return False, norms_n
     for i in range(len(norms_n)):
-        total = bias
-        for value in values[starts[i] : starts[i + 1]]:
-            total += np.float64(value) * np.float64(value)
-        norms_n[i] = total
+        row, total = values[starts[i] : starts[i + 1]], 0.0
+        for j in range(len(row)):
+            total += np.float64(row[j]) * np.float64(row[j])
+        norms_n[i] = total + bias
         last = -1
         for s in range(starts[i], starts[i + 1] if len(columns) > 0 else starts[i]):
             valid = valid and last < np.int64(columns[s]) < features
@@ -195,26 +197,32 @@ def _contributions(norms_n: Array, picked_B: Array, r_BKC: Array, query: Asked, 
 
 @_exact
 def clipped_sum(
-    rows: Rows, model: Model, points_KP: Array, query: Asked, total_P: Array
-) -> tuple[float, Floats, Floats]:
+    matrix: Matrix, targets_B: Array, model: Model, points_KP: Array, query: Asked, total_P: Array
+) -> tuple[bool, float, Floats, Floats]:
     """Add all rows' contributions to the total.
 
-    Returns the sum of the finite losses at the first point; per part, the number of rows longer than its clip, and at
-    the end the number of rows that are not finite and were left out; the norms (B, M) before clipping.
+    Returns whether the matrix is valid (if not, the rest means nothing); the sum of the finite losses at the first
+    point; per part, the number of rows longer than its clip, and at the end the number of rows that are not finite and
+    were left out; the norms (B, M) before clipping.
     """
-    B, K, M, C = len(rows[4]), len(points_KP), len(query[0]), len(total_P) // (model[1] + int(model[2]))
+    B, K, M, C = len(targets_B), len(points_KP), len(query[0]), len(total_P) // (model[1] + int(model[2]))
     everyone_B = np.arange(B)
     z_BKC, u_BC, norms_BM, counts = np.empty((B, K, C)), np.empty((B, C)), np.empty((B, M)), np.zeros(M + 1)
+    starts, columns, values = matrix
+    valid, squares_B = square_norms(starts, columns, values, model[1], model[2])
+    if not valid:
+        return False, 0.0, counts, norms_BM
+    rows = starts, columns, values, squares_B, targets_B
     _logits(rows, everyone_B, model, points_KP, z_BKC)
-    loss = _losses(model[0], rows[4], z_BKC)
-    _residuals(model[0], rows[4], everyone_B, z_BKC)
-    _contributions(rows[3], everyone_B, z_BKC, query, u_BC, norms_BM)
+    loss = _losses(model[0], targets_B, z_BKC)
+    _residuals(model[0], targets_B, everyone_B, z_BKC)
+    _contributions(squares_B, everyone_B, z_BKC, query, u_BC, norms_BM)
     _accumulate(rows, everyone_B, model, u_BC, total_P)
     for r in range(B):
         for m in range(M):
             counts[m] += norms_BM[r, m] > query[0][m, 0]
         counts[M] += math.isnan(norms_BM[r, 0])
-    return loss, counts, norms_BM
+    return True, loss, counts, norms_BM
 
 
 @_exact

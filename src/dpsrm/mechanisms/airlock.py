@@ -170,8 +170,8 @@ class Airlock:
         self.released += 1
         if noise_multiplier == 0:
             return total.secret / sampling.batch
-        noisy = total.secret + gaussian_noise(std, len(total.secret), self._noise)
-        return on_grid(noisy, std) / sampling.batch
+        noisy = gaussian_noise(std, total.secret.numel(), self._noise).add_(total.secret)
+        return on_grid(noisy, std).div_(sampling.batch)
 
     def _pay(self, event: Event, count: int = 1) -> None:
         """Use charges made ahead, or have the budget accept new ones and write them down."""

@@ -64,7 +64,7 @@ def on_grid(noisy: Tensor, std: float) -> Tensor:
     >>> float(on_grid(torch.full((LARGE + 1,), 0.30001, dtype=torch.float64), 1.0)[0] * 1024)
     307.0
     """
-    if len(noisy) <= LARGE:
+    if noisy.numel() <= LARGE:
         return noisy
     cell = grid(std)
     return torch.round(noisy / cell) * cell

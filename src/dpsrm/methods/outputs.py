@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need
@@ -88,8 +89,8 @@ class TailAverage(_Kept):
         """Add θ^time to the running mean."""
         if time > self._after:
             self._weight += 1
-            mean = theta_P.double() if self._kept is None else self._kept
-            self._kept = mean + (theta_P.double() - mean) / self._weight
+            newest = theta_P.double()
+            self._kept = newest if self._kept is None else torch.lerp(self._kept, newest, 1 / self._weight)
 
 
 class Ema(_Kept):
@@ -103,9 +104,10 @@ class Ema(_Kept):
     def observe(self, time: int, theta_P: Tensor) -> None:
         """Mix θ^time in."""
         if time > 0:
-            kept = theta_P.double() if self._kept is None else self._kept
+            newest = theta_P.double()
             self._weight = self._decay * self._weight + (1 - self._decay)
-            self._kept = kept + (theta_P.double() - kept) * ((1 - self._decay) / self._weight)
+            share = (1 - self._decay) / self._weight
+            self._kept = newest if self._kept is None else torch.lerp(self._kept, newest, share)
 
 
 OUTPUTS = ("last", "random", "tail", "ema")

@@ -74,7 +74,7 @@ class ConstantStep(_Memoryless):
 
     def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One step."""
-        return theta_P - self.rate * direction_P.to(theta_P.dtype)
+        return torch.sub(theta_P, direction_P.to(theta_P.dtype), alpha=self.rate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,5 +180,5 @@ class NonconvexPenalty:
         >>> NonconvexPenalty(0.5).gradient(torch.tensor([0.0, 1.0]))
         tensor([0.0000, 0.2500])
         """
-        square_P = 1 + theta_P * theta_P
-        return 2 * self.strength * theta_P / (square_P * square_P)
+        square_P = (theta_P * theta_P).add_(1)
+        return (theta_P / square_P.square_()).mul_(2 * self.strength)

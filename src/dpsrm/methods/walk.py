@@ -57,7 +57,8 @@ class DirectionWalk(ABC):
     def mix(self, released: Tensor, std: float) -> None:
         """The direction and its noise, with the release in them."""
         keep, gain = self.weights()
-        self.direction = gain * released if keep == 0 else gain * released + keep * self.direction
+        fresh = released if gain == 1 else gain * released
+        self.direction = fresh if keep == 0 else torch.add(fresh, self.direction, alpha=keep)
         self.std = math.hypot(keep * self.std, gain * std)
 
     def distance(self) -> float:

@@ -107,17 +107,17 @@ def _checkpoint(body: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpoint:
 
 def _tag(text: str, tensors: dict[str, Tensor], streams: Streams) -> str:
     """The keyed digest of everything in a checkpoint."""
-    pieces = [text.encode()]
+    pieces: list[bytes | memoryview] = [text.encode()]
     for name, tensor in sorted(tensors.items()):
         pieces += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), bytes_of(tensor)]
     return streams.tag(pieces)
 
 
-def bytes_of(tensor: Tensor) -> bytes:
-    """The bytes of a tensor's numbers, whatever their type; a sparse one's positions are part of them."""
+def bytes_of(tensor: Tensor) -> bytes | memoryview:
+    """The bytes of a tensor's numbers, whatever their type, uncopied; a sparse one's positions are part of them."""
     if tensor.layout == torch.sparse_csr:
         return b"".join(bytes_of(part) for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values()))
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 class Pacemaker:

@@ -50,7 +50,7 @@ def need_same(name: str, then: Any, now: Any, remedy: str) -> None:
     raise ResumeError(f"the {name} must be the same as when the run began{detail}; {remedy}")
 
 
-def record_bytes(records: RecordSource) -> Iterator[bytes]:
+def record_bytes(records: RecordSource) -> Iterator[bytes | memoryview]:
     """Every record's numbers, a chunk at a time."""
     if isinstance(records, Records):
         yield from (_described(tensor) for tensor in (records.inputs, records.targets))
@@ -62,13 +62,14 @@ def record_bytes(records: RecordSource) -> Iterator[bytes]:
             yield bytes_of(tensor)
 
 
-def _module_bytes(objective: Objective, records: RecordSource, streams: Streams) -> Iterator[bytes]:
+def _module_bytes(objective: Objective, records: RecordSource, streams: Streams) -> Iterator[bytes | memoryview]:
     """Shapes, frozen parameters and buffers, and the losses of a few records at a θ made up for the purpose."""
     module, layout = objective.module, objective.layout
     yield repr((layout.names, layout.shapes, module.training)).encode()
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if name not in layout.names:
-            yield f"{name} {tensor.dtype}".encode() + bytes_of(tensor)
+            yield f"{name} {tensor.dtype}".encode()
+            yield bytes_of(tensor)
     like_P = layout.read(module)
     probe_P = torch.from_numpy(0.1 * streams.initialisation.standard_normal(layout.size)).to(like_P)
     inputs, targets = records.take(np.arange(min(_PROBE, len(records))))

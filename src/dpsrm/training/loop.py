@@ -22,20 +22,30 @@ from dpsrm.sampling import draw
 from dpsrm.training.plan import Plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Progress:
     """What a watcher sees after each step; `private` is for the operator's eyes only.
 
-    `charged` counts the releases charged so far; `epsilon` is what they cost, computed when asked.
+    `spending` is what is charged so far; `epsilon` is what it costs, computed when asked.
     """
 
     step: int
     steps: int
     theta: Tensor
-    direction_norm: float
-    charged: int
+    direction: Tensor
+    spending: Spending
     private: Diagnostics
     spent: Callable[[], float] = field(repr=False, compare=False)
+
+    @property
+    def direction_norm(self) -> float:
+        """‖v‖."""
+        return float(torch.linalg.vector_norm(self.direction))
+
+    @property
+    def charged(self) -> int:
+        """How many releases are charged."""
+        return self.spending.releases
 
     @property
     def epsilon(self) -> float:
@@ -64,7 +74,7 @@ class Parts:
     """Releases made before this loop began, when a run is resumed; `walk` and `output` stand where they left off."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Answer:
     """A released value, the public standard deviation of its noise, and what the operator may know about it."""
 
@@ -95,15 +105,15 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
         walk.tell(answer.value, std=answer.std)
         private = answer.private or private
         if walk.time > before:
-            norm = _need_finite(walk)
+            _need_finite(walk)
             parts.output.observe(walk.time, walk.theta)
             watch(
                 Progress(
                     step=walk.time,
                     steps=steps,
                     theta=walk.theta,
-                    direction_norm=norm,
-                    charged=parts.ledger.spending.releases,
+                    direction=walk.direction,
+                    spending=parts.ledger.spending,
                     private=private,
                     spent=lambda: airlock.epsilon,
                 )
@@ -114,15 +124,13 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
     return parts.output.result().to(walk.theta.dtype), airlock.released
 
 
-def _need_finite(walk: Walk) -> float:
-    """‖v‖, after refusing to go on from a θ or v that is no longer a number. Post-processing: it costs no privacy."""
-    norm, size = (float(torch.linalg.vector_norm(vector)) for vector in (walk.direction, walk.theta))
-    if not (math.isfinite(norm) and math.isfinite(size)):
+def _need_finite(walk: Walk) -> None:
+    """Refuse to go on from a θ that is no longer a number. Post-processing: it costs no privacy."""
+    if not math.isfinite(float(torch.linalg.vector_norm(walk.theta))):
         raise Diverged(
             f"training diverged: after step {walk.time} the parameters are no longer finite; what was released stays "
             "charged; start again with a smaller learning rate or smaller clips"
         )
-    return norm
 
 
 def _answer(ask: Ask | Choice, plan: Plan, parts: Parts, airlock: Airlock) -> Answer:

@@ -85,6 +85,8 @@ class Plan:
         """ε of `spending` at the promised δ, by the plan's accountant."""
         if self.privacy is None:
             return float("inf")
+        if self.guarantee is not None and spending == self.spending:
+            return self.guarantee.epsilon
         return accountant(self.privacy.accountant).epsilon(spending, self.privacy.delta).epsilon
 
 

@@ -58,11 +58,11 @@ class Session:
 
     def run(self, ledger: Ledger, *, watch: Watcher | None, after: Checkpoint | None = None) -> Run:
         """Loop to the end (from `after`, if the run was interrupted) and finish."""
-        p = self.prepared
+        p, performance = self.prepared, self.prepared.settings.performance
         parts = Parts(
             walk=p.walk,
             objective=p.objective,
-            engine=engine(p.settings.performance.engine, p.objective),
+            engine=engine(performance.engine, p.objective, max_physical_batch=performance.max_physical_batch),
             records=p.records,
             streams=p.streams,
             ledger=ledger,

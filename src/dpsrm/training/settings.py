@@ -133,6 +133,8 @@ class Performance:
 
     Args:
         engine: how clipped sums are computed; "auto" takes the fastest engine that knows the model.
+        max_physical_batch: the most examples in memory at once; a larger batch is worked through in pieces, with the
+            same result. None lets the engine choose: as many as stay in the cache (ghost) or in 64 MB (functional).
         threads: torch threads; None means one for models of up to 10,000 parameters, where more only wait for each
             other, and torch's own choice above.
         checkpoint_seconds, checkpoint_steps: write a checkpoint when so many seconds passed or releases were made
@@ -141,6 +143,7 @@ class Performance:
     """
 
     engine: str = AUTO
+    max_physical_batch: int | None = None
     threads: int | None = None
     checkpoint_seconds: float = 60.0
     checkpoint_steps: int = 0
@@ -149,6 +152,8 @@ class Performance:
         """Refuse engines that do not exist."""
         known = self.engine == AUTO or self.engine in ENGINES
         need(known, f"engine must be one of {AUTO}, {', '.join(ENGINES)}", engine=self.engine)
+        most = self.max_physical_batch
+        need(most is None or most >= 1, "max_physical_batch must be 1 or more", max_physical_batch=most)
         need(self.threads is None or self.threads >= 1, "threads must be 1 or more", threads=self.threads)
         for name in ("checkpoint_seconds", "checkpoint_steps"):
             value = getattr(self, name)

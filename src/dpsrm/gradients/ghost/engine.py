@@ -31,11 +31,11 @@ pieces of a few examples together, because the parameters are read once per piec
 
 
 class GhostEngine:
-    """Clipped sums from one forward and backward pass per point, in pieces of `physical_batch` examples.
+    """Clipped sums from one forward and backward pass per point, in pieces of `max_physical_batch` examples.
 
     Args:
         objective: the module and its loss; the module is not changed, and nothing is attached to it.
-        physical_batch: how many examples are recorded at once; by default as many as stay in the cache.
+        max_physical_batch: how many examples are recorded at once; by default as many as stay in the cache.
         notice: told, once, which part of the module no rule fits, so that `torch.func` computes it; logs by default.
 
     Guarantee: no example contributes more than Σ weight·clip, rounding included (`_upper`); a module in which one
@@ -49,7 +49,7 @@ class GhostEngine:
         self,
         objective: Objective,
         *,
-        physical_batch: int | None = None,
+        max_physical_batch: int | None = None,
         notice: Callable[[str], None] = _log.warning,
     ) -> None:
         """Remember the objective; the module is looked at when the first batch comes."""
@@ -65,7 +65,7 @@ class GhostEngine:
             fixed = not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or layer.max_norm is None
             need(fixed, "an embedding must not rescale its own weights", layer=name, remedy="leave out max_norm")
         self.objective = objective
-        self.physical_batch = physical_batch
+        self.max_physical_batch = max_physical_batch
         self._notice = notice
         self._surveys: dict[torch.Size, Survey] = {}
 
@@ -76,8 +76,8 @@ class GhostEngine:
             return tally.result()
         seen = self._survey(query, inputs, targets)
         if seen.route is None:
-            return FunctionalEngine(self.objective, physical_batch=self.physical_batch)(query, inputs, targets)
-        each = self.physical_batch or _automatic(seen.numbers, len(inputs))
+            return FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch)(query, inputs, targets)
+        each = self.max_physical_batch or _automatic(seen.numbers, len(inputs))
         for piece in range(0, len(inputs), each):
             cut = slice(piece, piece + each)
             self._add(tally, inputs[cut], targets[cut], seen.route)
@@ -151,7 +151,7 @@ class GhostEngine:
 
     def _add_elsewhere(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
         """Add a piece in which the module did not do what the survey saw, by `torch.func`."""
-        FunctionalEngine(self.objective, physical_batch=self.physical_batch).add(tally, inputs, targets)
+        FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch).add(tally, inputs, targets)
 
 
 def _automatic(numbers: int, examples: int) -> int:
