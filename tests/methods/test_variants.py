@@ -279,4 +279,7 @@ def test_rrpsgd_is_charged_for_its_own_rounds(tmp_path):
     )
     run = train(objective.module, objective.loss, Records(*make(100)), settings, out=tmp_path / "run")
     expected = Rrpsgd().rounds(50, Streams.seeded(1).output)
-    assert run.plan.spending.releases == expected == run.plan.schedule.steps
+    assert run.plan.spending.releases == expected == run.plan.schedule.steps < 50
+    longest = make_plan(Rrpsgd(), Schedule(steps=50, batch=1, first_batch=1), n=100, privacy=settings.privacy)
+    assert run.plan.noise_multiplier == longest.noise_multiplier
+    assert run.epsilon < longest.guarantee.epsilon <= 2.0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+from scipy.optimize import brentq
 
 from dpsrm.accounting.guarantee import check_delta
 from dpsrm.accounting.rdp import RdpCurve, curve_epsilon, rdp_curve
@@ -30,6 +32,36 @@ def expected_runs(eta: float, gamma: float) -> float:
     if abs(eta) < 1e-9:
         return (1 / gamma - 1) / math.log(1 / gamma)
     return eta * (1 - gamma) / (gamma * -math.expm1(eta * math.log(gamma)))
+
+
+def runs_to_gamma(runs: float, *, eta: float) -> float:
+    """The γ with which `runs` runs are expected.
+
+    >>> round(expected_runs(0.0, runs_to_gamma(24, eta=0.0)), 6)
+    24.0
+    """
+    need(runs > 1, "choosing needs two tries or more", tries=runs)
+    return float(2 ** brentq(lambda x: math.log(expected_runs(eta, 2**x) / runs), -300, -1e-9, xtol=1e-12))
+
+
+def tuned_epsilon(tries: Sequence[Spending], final: Spending, delta: float, *, eta: float, gamma: float) -> float:
+    """ε at `delta` of choosing settings by K tries and then running with them: the choice and the run add up.
+
+    Args:
+        tries: what each try may spend; every one is charged as the dearest, order by order.
+        final: what the final run spends.
+        eta, gamma: how K is drawn, as in `select_epsilon`.
+
+    *Guarantee*: as `selection_curve`'s. How good a try was must itself be public: measured on public records, or part
+    of its spending.
+    """
+    check_delta(delta)
+    need(len(tries) > 0, "choosing needs tries")
+    curves = [rdp_curve(spending) for spending in tries]
+    dearest = tuple(float(value) for value in np.max([curve.values for curve in curves], axis=0))
+    chosen = selection_curve(RdpCurve(orders=curves[0].orders, values=dearest), eta=eta, gamma=gamma)
+    total = np.add(chosen.values, rdp_curve(final).values)
+    return curve_epsilon(RdpCurve(orders=chosen.orders, values=tuple(total.tolist())), delta)
 
 
 def selection_curve(base: RdpCurve, *, eta: float, gamma: float) -> RdpCurve:

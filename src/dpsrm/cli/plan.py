@@ -12,7 +12,7 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from dpsrm.accounting import accountant, calibrate_noise, expected_runs, select_epsilon
+from dpsrm.accounting import accountant, calibrate_noise, expected_runs, runs_to_gamma, select_epsilon
 from dpsrm.cli.account import spending
 from dpsrm.cli.show import err, out, print_json
 from dpsrm.core.errors import DpsrmError, InputError, need
@@ -130,13 +130,9 @@ def _row(choice: Choice, epsilon: float, delta: float) -> Row:
 
 def _selection(choice: Choice, row: Row, delta: float, *, tries: int) -> dict[str, float]:
     """ε of choosing the best of about `tries` runs of `choice` (Papernot & Steinke, K logarithmic)."""
-    need(tries >= 2, "choosing needs two tries or more", tries=tries)
-    low, high = 1e-12, 0.999
-    for _ in range(200):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if expected_runs(0.0, middle) > tries else (low, middle)
-    cost = select_epsilon(choice.spend(row.noise_multiplier), delta, eta=0.0, gamma=high)
-    return {"expected_runs": expected_runs(0.0, high), "gamma": high, "epsilon": cost}
+    gamma = runs_to_gamma(tries, eta=0.0)
+    cost = select_epsilon(choice.spend(row.noise_multiplier), delta, eta=0.0, gamma=gamma)
+    return {"expected_runs": expected_runs(0.0, gamma), "gamma": gamma, "epsilon": cost}
 
 
 def _table(rows: Sequence[Row], title: str) -> Table:

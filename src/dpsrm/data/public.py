@@ -68,7 +68,7 @@ def _present(file: PublicFile, folder: Path) -> Path:
         content = _download(file, path)
         _check(content, file, path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
+        part = path.with_name(path.name + ".part")
         part.write_bytes(content)
         part.replace(path)
         return path

@@ -3,46 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy import stats
 
+from dpsrm.experiments.paper import FAMILY
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.runner import Lab
 
+_OWN = ("#d55e00", "#e69f00", "#cc79a7", "#7b1fa2")
+_RIVALS = ("#0072b2", "#56b4e9", "#009e73", "#666666", "#8d6e63", "#1a237e", "#9e9d24")
+"""Warm colours, thick lines for the DP-SRM family; cold ones, dashed, for its rivals."""
+
 
 def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: float, stem: Path) -> list[Path]:
-    """Write `stem`.png and .svg: training objective and full gradient norm of every private recipe at `epsilon`."""
-    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    """Write `stem`.png and .svg: training objective and full gradient norm of every private recipe at `epsilon`.
+
+    Edge cases: without any curve at `epsilon` nothing is written, and no path returned.
+    """
+    found = [
+        (recipe, curve)
+        for recipe in recipes
+        if recipe.epsilon == epsilon and (curve := _curves(lab.read(problem, recipe))) is not None
+    ]
+    if not found:
+        return []
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    for recipe in recipes:
-        trials = lab.read(problem, recipe)
-        if recipe.epsilon != epsilon or not trials:
-            continue
-        shortest = min(len(trial["curve"]) for trial in trials)
-        if shortest == 0:
-            continue
-        curves = np.array([trial["curve"][:shortest] for trial in trials])
-        passes = np.mean([trial["passes"] for trial in trials]) * curves[:, :, 0].mean(axis=0)
+    ends, colours = [], {True: cycle(_OWN), False: cycle(_RIVALS)}
+    for recipe, curves in found:
+        own = recipe.label.startswith(FAMILY)
+        colour = next(colours[own])
+        style = {"color": colour, "linewidth": 2.4 if own else 1.4, "linestyle": "-" if own else "--"}
         for axes, column in ((left, 1), (right, 2)):
-            mean = curves[:, :, column].mean(axis=0)
-            spread = curves[:, :, column].std(axis=0, ddof=1) if len(trials) > 1 else np.zeros_like(mean)
-            half = stats.t.ppf(0.975, max(len(trials) - 1, 1)) * spread / np.sqrt(len(trials))
-            axes.plot(passes, mean, label=f"{recipe.label} ({recipe.sampling})")
-            axes.fill_between(passes, mean - half, mean + half, alpha=0.2)
-    left.set(xlabel="passes (records drawn ÷ n)", ylabel="training objective", title=f"{problem}, ε = {epsilon:g}")
-    right.set(xlabel="passes (records drawn ÷ n)", ylabel="‖∇F‖", yscale="log", title="full gradient norm")
-    left.set_xscale("log")
-    right.set_xscale("log")
-    low, high = left.get_ylim()
-    left.set_ylim(low, min(high, 0.75))
-    right.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+            mean, half = _band(curves[:, :, column])
+            axes.plot(curves[:, :, 0].mean(axis=0), mean, label=recipe.label, **style)
+            axes.fill_between(curves[:, :, 0].mean(axis=0), mean - half, mean + half, color=colour, alpha=0.2)
+        ends.append(curves[:, -1, 1].mean())
+    left.set(ylabel="training objective", title=f"{problem}, ε = {epsilon:g}, δ = 1e-5, without replacement")
+    left.set_ylim(min(ends) - 0.01, min(0.7, max(ends) + 0.1))
+    right.set(ylabel="‖∇F‖", yscale="log", title="norm of the full gradient")
+    for axes in (left, right):
+        axes.set(xlabel="passes (records drawn ÷ n)", xscale="log")
+        axes.grid(alpha=0.25, which="both")
+    right.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
     for path in paths:
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
+
+
+def _curves(trials: Sequence[dict[str, Any]]) -> npt.NDArray[np.float64] | None:
+    """(trials, points, 3): passes, objective, gradient norm; as many points as every trial has, None if none."""
+    shortest = min((len(trial.get("curve", ())) for trial in trials), default=0)
+    if shortest == 0:
+        return None
+    curves = np.array([trial["curve"][:shortest] for trial in trials], dtype=float)
+    curves[:, :, 0] *= np.array([trial["passes"] for trial in trials])[:, None]
+    return curves
+
+
+def _band(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean over trials and half the width of its 95 % confidence interval."""
+    count = len(values)
+    if count < 2:
+        return values.mean(axis=0), np.zeros(values.shape[1])
+    return values.mean(axis=0), stats.t.ppf(0.975, count - 1) * values.std(axis=0, ddof=1) / np.sqrt(count)

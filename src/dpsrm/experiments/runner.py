@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,12 +16,15 @@ import joblib
 import torch
 from torch import Tensor
 
-from dpsrm.experiments.problems import Problem, load_problem, measures
+from dpsrm.core.errors import Diverged
+from dpsrm.experiments.problems import Problem, load_problem, measures, progress
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.training import Plan, Progress, loss_for, run_trials, train
 
 _POINTS = 20
 """Points of a trial's curve."""
+_TRIED = ("seed", "test_objective", "noise_multiplier")
+"""What is kept of a run made to tune."""
 
 
 @dataclass(frozen=True)
@@ -35,40 +39,61 @@ class Job:
 
 @dataclass(frozen=True)
 class Lab:
-    """Where data is and results go."""
+    """Where data is and results go: one line of JSON per trial, in a file per problem."""
 
     data: Path
     results: Path
 
-    def file(self, problem: str, recipe: Recipe) -> Path:
-        """The file of a recipe's trials."""
-        return self.results / problem / f"{recipe.key}.json"
+    def knows(self, problem: str) -> bool:
+        """Whether there are trials of a problem."""
+        return self._file(problem).exists()
 
     def read(self, problem: str, recipe: Recipe) -> list[dict[str, Any]]:
         """The trials done so far, in the order of their seeds."""
-        path = self.file(problem, recipe)
+        path = self._file(problem)
         if not path.exists():
             return []
-        trials: list[dict[str, Any]] = json.loads(path.read_text())["trials"]
-        return trials
+        facts = path.stat()
+        trials = _trials(path, facts.st_mtime_ns, facts.st_size).get(recipe.key, {})
+        return [trials[seed] for seed in sorted(trials)]
 
     def add(self, problem: str, recipe: Recipe, trials: Iterable[dict[str, Any]]) -> None:
-        """Keep further trials; the file is replaced in one move."""
-        known = {trial["seed"]: trial for trial in self.read(problem, recipe)}
-        known.update({trial["seed"]: trial for trial in trials})
-        body = {"recipe": asdict(recipe), "trials": [known[seed] for seed in sorted(known)]}
-        path = self.file(problem, recipe)
+        """Keep further trials."""
+        path, facts = self._file(problem), asdict(recipe)
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(body, separators=(",", ":")))
-        part.replace(path)
+        lines = [json.dumps({"recipe": facts, **_finite(trial)}, separators=(",", ":")) + "\n" for trial in trials]
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(lines))
+
+    def _file(self, problem: str) -> Path:
+        """The file of a problem's trials."""
+        return self.results / f"{problem}.jsonl"
+
+
+def _finite(trial: dict[str, Any]) -> dict[str, Any]:
+    """A trial with null for what is no longer a number, which JSON cannot say."""
+    lost = (name for name, value in trial.items() if isinstance(value, float) and not math.isfinite(value))
+    return {**trial, **dict.fromkeys(lost)}
+
+
+@lru_cache(maxsize=4)
+def _trials(path: Path, changed: int, size: int) -> dict[str, dict[int, dict[str, Any]]]:
+    """A file's trials by recipe and seed, read once as long as the file stays the same, without a torn last line."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            trial = json.loads(line)
+        except ValueError:
+            continue
+        found.setdefault(Recipe(**trial.pop("recipe")).key, {})[trial["seed"]] = trial
+    return found
 
 
 def missing(lab: Lab, problem: str, recipes: Sequence[Recipe], seeds: Sequence[int], *, validation: bool) -> list[Job]:
     """The jobs that are not in the results yet, a few trials each."""
     name = f"{problem}-validation" if validation else problem
     jobs = []
-    for recipe in recipes:
+    for recipe in {recipe.key: recipe for recipe in recipes}.values():
         done = {trial["seed"] for trial in lab.read(name, recipe)}
         todo = [seed for seed in seeds if seed not in done]
         jobs += [Job(problem, validation, recipe, tuple(todo[i : i + 10])) for i in range(0, len(todo), 10)]
@@ -76,9 +101,9 @@ def missing(lab: Lab, problem: str, recipes: Sequence[Recipe], seeds: Sequence[i
 
 
 def run_jobs(lab: Lab, jobs: Sequence[Job], *, workers: int) -> Iterator[Job]:
-    """Run jobs on `workers` processes, keeping each result as it comes; yields the jobs as they finish."""
+    """Run jobs on `workers` processes, the slow ones first, keeping each result as it comes; yields those done."""
     parallel = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")
-    for job, trials in parallel(joblib.delayed(_work)(job, lab.data) for job in jobs):
+    for job, trials in parallel(joblib.delayed(_work)(job, lab.data) for job in sorted(jobs, key=_haste)):
         lab.add(f"{job.problem}-validation" if job.validation else job.problem, job.recipe, trials)
         yield job
 
@@ -94,9 +119,19 @@ def _work(job: Job, folder: Path) -> tuple[Job, list[dict[str, Any]]]:
     """The trials of one job, on one thread."""
     torch.set_num_threads(1)
     problem = _problem(job.problem, folder, job.validation)
+    points = 0 if job.validation else _POINTS
     if _compiled(job.recipe):
-        return job, run_together(problem, job.recipe, job.seeds)
-    return job, [run_alone(problem, job.recipe, seed) for seed in job.seeds]
+        trials = run_together(problem, job.recipe, job.seeds, points=points)
+    else:
+        trials = [run_alone(problem, job.recipe, seed, points=points) for seed in job.seeds]
+    if job.validation:
+        trials = [{name: trial[name] for name in _TRIED} for trial in trials]
+    return job, trials
+
+
+def _haste(job: Job) -> int:
+    """The slow methods first, so that none is left over at the end."""
+    return {"rrpsgd": 0, "agd": 1, "spider": 2}.get(job.recipe.method, 3)
 
 
 def _compiled(recipe: Recipe) -> bool:
@@ -113,14 +148,17 @@ def _start(problem: Problem) -> torch.nn.Linear:
     return module
 
 
-def run_together(problem: Problem, recipe: Recipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Trials in compiled blocks; the processor time is shared equally among them."""
+def run_together(
+    problem: Problem, recipe: Recipe, seeds: Sequence[int], *, points: int = _POINTS
+) -> list[dict[str, Any]]:
+    """Trials in compiled blocks, with curves of about `points` points; they share the processor time equally."""
     settings = [recipe.build(seed) for seed in seeds]
     fixed = settings[0].method.batch_for(len(problem.train))
     steps = settings[0].training.schedule(len(problem.train), fixed=fixed).steps
-    every = max(1, steps // _POINTS)
+    every = max(1, steps // max(points, 1))
+    snapshots = range(every, steps + 1, every) if points else ()
     start = time.process_time()
-    found = run_trials(_start(problem), loss_for(2), problem.train, settings, snapshots=range(every, steps + 1, every))
+    found = run_trials(_start(problem), loss_for(2), problem.train, settings, snapshots=snapshots)
     seconds = (time.process_time() - start) / len(seeds)
     trials = []
     for seed, result in zip(seeds, found, strict=True):
@@ -131,22 +169,25 @@ def run_together(problem: Problem, recipe: Recipe, seeds: Sequence[int]) -> list
     return trials
 
 
-def run_alone(problem: Problem, recipe: Recipe, seed: int) -> dict[str, Any]:
+def run_alone(problem: Problem, recipe: Recipe, seed: int, *, points: int = _POINTS) -> dict[str, Any]:
     """One trial through `train`, ledger and all: final measures, cost, and its curve."""
     module = _start(problem)
     curve: list[list[float]] = []
     evaluating = 0.0
 
-    def watch(progress: Progress) -> None:
+    def watch(now: Progress) -> None:
         nonlocal evaluating
-        if progress.step % max(1, progress.steps // _POINTS) == 0:
+        if points and now.step % max(1, now.steps // points) == 0:
             begin = time.process_time()
-            curve.append(_point(problem, progress.step / progress.steps, progress.theta))
+            curve.append(_point(problem, now.step / now.steps, now.theta))
             evaluating += time.process_time() - begin
 
     start = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        run = train(module, loss_for(2), problem.train, recipe.build(seed), out=Path(folder) / "run", watch=watch)
+        try:
+            run = train(module, loss_for(2), problem.train, recipe.build(seed), out=Path(folder) / "run", watch=watch)
+        except Diverged:
+            return {"seed": seed, "test_objective": None, "noise_multiplier": None}
     seconds = time.process_time() - start - evaluating
     theta_P = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
     cost = _cost(run.plan, None if run.guarantee is None else run.guarantee.epsilon)
@@ -155,8 +196,7 @@ def run_alone(problem: Problem, recipe: Recipe, seed: int) -> dict[str, Any]:
 
 def _point(problem: Problem, share: float, theta_P: Tensor) -> list[float]:
     """A point of a curve: how far, objective, gradient norm; six digits are enough for a figure."""
-    now = measures(problem, theta_P)
-    return [float(f"{value:.6g}") for value in (share, now["train_objective"], now["gradient_norm"])]
+    return [float(f"{value:.6g}") for value in (share, *progress(problem, theta_P))]
 
 
 def _cost(plan: Plan, proved: float | None) -> dict[str, float | int | None]:

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from dpsrm.experiments.paper import PAPER, PaperRow
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.runner import Lab
 
-PAPER: dict[str, dict[tuple[str, float | None], tuple[float, float, float]]] = {
-    "a9a": {
-        ("STORM (non-private)", None): (0.3346, float("nan"), float("nan")),
-        ("DP-GD", 0.2): (0.4155, 0.0953, 1.245),
-        ("DP-AGD", 0.2): (0.3713, 0.0437, 96.21),
-        ("RRPSGD", 0.2): (0.4019, 0.2175, 39.61),
-        ("DP-SRM", 0.2): (0.3579, 0.0528, 0.6007),
-        ("DP-GD", 0.5): (0.3859, 0.0866, 1.261),
-        ("DP-AGD", 0.5): (0.3627, 0.0402, 95.45),
-        ("RRPSGD", 0.5): (0.3861, 0.1454, 52.32),
-        ("DP-SRM", 0.5): (0.3506, 0.0502, 0.7383),
-    },
-    "ijcnn1": {
-        ("STORM (non-private)", None): (0.2096, float("nan"), float("nan")),
-        ("DP-GD", 0.2): (0.3160, 0.0184, 0.5180),
-        ("DP-AGD", 0.2): (0.2645, 0.0133, 90.05),
-        ("RRPSGD", 0.2): (0.3110, 0.0175, 47.64),
-        ("DP-SRM", 0.2): (0.2503, 0.0117, 0.4748),
-        ("DP-GD", 0.5): (0.2717, 0.0171, 0.4990),
-        ("DP-AGD", 0.5): (0.2416, 0.0397, 94.28),
-        ("RRPSGD", 0.5): (0.3033, 0.0160, 59.06),
-        ("DP-SRM", 0.5): (0.2341, 0.0082, 0.4368),
-    },
-}
-"""(objective, gradient norm, CPU seconds) of the paper's Tables 2 and 3, by method and ε."""
+Charged = Mapping[tuple[str, float | None], float | None]
+"""By method and ε: the ε if the search for the settings is charged too."""
 
 MEASURES = ("test_objective", "test_log_loss", "test_error", "train_objective", "gradient_norm", "seconds")
 
@@ -48,6 +26,7 @@ class Row:
     method: str
     epsilon: float | None
     epsilon_proved: float | None
+    epsilon_with_tuning: float | None
     sampling: str
     accountant: str
     trials: int
@@ -60,7 +39,7 @@ class Row:
     passes: float
     gradients: float
     noise_multiplier: float
-    paper: tuple[float, float, float] | None
+    paper: PaperRow | None
     ci: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
@@ -68,21 +47,24 @@ class Row:
         return asdict(self)
 
 
-def rows(lab: Lab, problem: str, recipes: Sequence[Recipe]) -> list[Row]:
+def rows(lab: Lab, problem: str, recipes: Sequence[Recipe], charged: Charged) -> list[Row]:
     """A row for each recipe that has trials, non-private first, then by ε, sampling and objective."""
-    found = [_row(lab.read(problem, recipe), problem, recipe) for recipe in recipes if lab.read(problem, recipe)]
+    tried = ((recipe, lab.read(problem, recipe)) for recipe in recipes)
+    found = [_row(trials, problem, recipe, charged) for recipe, trials in tried if trials]
     return sorted(found, key=lambda r: (r.epsilon or 0.0, r.sampling != "wor", r.test_objective))
 
 
-def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe) -> Row:
+def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged: Charged) -> Row:
     """The means of some trials."""
     values = {name: np.array([trial[name] for trial in trials], dtype=float) for name in MEASURES}
     proved = [trial["epsilon_proved"] for trial in trials if trial["epsilon_proved"] is not None]
     paper = PAPER.get(problem, {})
+    searched = recipe.sampling == "wor" and recipe.noise_multiplier is None
     return Row(
         method=recipe.label,
         epsilon=recipe.epsilon,
         epsilon_proved=max(proved) if proved else None,
+        epsilon_with_tuning=charged.get((recipe.label, recipe.epsilon)) if searched else None,
         sampling=recipe.sampling,
         accountant="pld" if recipe.epsilon is not None else "none",
         trials=len(trials),
@@ -105,6 +87,7 @@ def _half_width(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
 HEAD = (
     "method",
     "ε (proved)",
+    "ε with tuning",
     "sampling",
     "test objective",
     "paper",
@@ -113,31 +96,39 @@ HEAD = (
     "‖∇F‖",
     "paper ",
     "passes",
+    "paper  ",
     "gradients",
     "CPU s",
-    "paper  ",
+    "paper   ",
 )
 
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row as text, in the order of `HEAD`."""
-    paper = ("", "", "") if row.paper is None else tuple("" if np.isnan(x) else f"{x:.4g}" for x in row.paper)
+    paper = row.paper or PaperRow(np.nan, np.nan)
     budget = "∞" if row.epsilon is None else f"{row.epsilon:g} ({row.epsilon_proved:.3g})"
     return (
         row.method,
         budget,
+        "" if row.epsilon_with_tuning is None else f"{row.epsilon_with_tuning:.3g}",
         row.sampling,
         f"{row.test_objective:.4f} ± {row.ci['test_objective']:.4f}",
-        paper[0],
+        _figure(paper.objective),
         f"{row.test_log_loss:.4f}",
         f"{100 * row.test_error:.2f} %",
         f"{row.gradient_norm:.4f}",
-        paper[1],
+        _figure(paper.gradient_norm),
         f"{row.passes:.1f}",
+        _figure(paper.passes),
         f"{row.gradients:.3g}",
         f"{row.seconds:.2f}",
-        paper[2],
+        _figure(paper.seconds),
     )
+
+
+def _figure(value: float | None) -> str:
+    """A number of the paper's, or nothing."""
+    return "" if value is None or np.isnan(value) else f"{value:.4g}"
 
 
 def markdown(found: Sequence[Row]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,11 +17,16 @@ from dpsrm.methods.steps import Stepper
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How many updates, and how many records each release looks at; all public."""
+    """How many updates, and how many records each release looks at; all public.
+
+    `most` is for methods that draw their number of steps: how many it could have been (0: just `steps`). Their noise is
+    calibrated to that, so it does not depend on the draw.
+    """
 
     steps: int
     batch: int
     first_batch: int
+    most: int = 0
 
     def __post_init__(self) -> None:
         """Refuse empty schedules."""
@@ -32,6 +37,11 @@ class Schedule:
             "the first batch must have at least one record",
             first_batch=self.first_batch,
         )
+
+    @property
+    def longest(self) -> Schedule:
+        """The schedule the noise is calibrated for."""
+        return replace(self, steps=self.most, most=0) if self.most else self
 
 
 @dataclass(frozen=True)

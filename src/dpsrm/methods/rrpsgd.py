@@ -31,11 +31,11 @@ class Rrpsgd(Method):
         clip: "flat" or "auto" (AUTO-S).
 
     Guarantee: one record moves each release by at most 2·C1 under replace-one adjacency and takes part with
-    probability 1/n. R is drawn before any record is seen, so it is public, and the noise is calibrated to exactly R
-    releases.
+    probability 1/n. R is drawn before any record is seen, so it is public. The noise is calibrated to T releases, as
+    theirs is, and R ≤ T are made and charged.
 
     Edge cases: with constant steps their distribution P(R = k) ∝ 2η_k − L·η_k² is uniform. The number of rounds varies
-    from run to run, and so does the noise. With Poisson sampling a round looks at one example on average.
+    from run to run, the noise does not. With Poisson sampling a round looks at one example on average.
 
     Departs from the paper: noise from our accountant instead of `papers_noise` (which `Privacy.noise_multiplier` can
     still take), T from the training settings instead of n².

@@ -81,11 +81,11 @@ class SgdWalk(DirectionWalk):
         """Start from θ⁰, with nothing released yet."""
         super().__init__(theta, schedule, stepper)
         self._settings = settings
+        self._parts = (Part(coefficients=(1.0,), clip=settings.max_grad_norm, rule=settings.clip),)
 
     def ask(self) -> Ask:
         """The clipped gradients at θ^t (lines 3–5; the airlock adds the noise of line 5)."""
-        part = Part(coefficients=(1.0,), clip=self._settings.max_grad_norm, rule=self._settings.clip)
-        return Ask(query=Query(points=(self.theta,), parts=(part,)), batch=self.batch)
+        return Ask(query=Query(points=(self.theta,), parts=self._parts), batch=self.batch)
 
     def weights(self) -> tuple[float, float]:
         """Momentum; the descent of line 6 follows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +22,9 @@ from dpsrm.core.events import (
 from dpsrm.core.ledger import Header
 from dpsrm.methods import Method, Schedule, Stage
 from dpsrm.training.settings import Privacy
+
+Noise = Callable[..., float]
+"""A function like `noise_for`."""
 
 UNPROTECTED = UnprotectedRelease(what="a sum without noise")
 
@@ -90,8 +94,20 @@ class Plan:
         return accountant(self.privacy.accountant).epsilon(spending, self.privacy.delta).epsilon
 
 
-def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | None) -> Plan:
-    """Calibrate the noise to the budget and predict the ledger.
+def noise_for(method: Method, schedule: Schedule, *, n: int, privacy: Privacy) -> float:
+    """The noise multiplier the settings give, or else the least with which the longest schedule keeps the budget."""
+    if privacy.noise_multiplier is not None:
+        return privacy.noise_multiplier
+    stages, proof = method.stages(schedule.longest), accountant(privacy.accountant)
+
+    def spend(noise_multiplier: float) -> Spending:
+        return predict(stages, n=n, privacy=privacy, noise_multiplier=noise_multiplier)
+
+    return calibrate_noise(spend, accountant=proof, epsilon=privacy.epsilon, delta=privacy.delta)
+
+
+def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | None, noise: Noise = noise_for) -> Plan:
+    """Calibrate the noise to the budget (by `noise`, which may remember) and predict the ledger.
 
     Guarantee: the predicted spending costs at most privacy.epsilon at privacy.delta, or `BudgetExceeded` is raised.
     """
@@ -102,29 +118,22 @@ def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | 
             n=n, schedule=schedule, method=plain, privacy=None, noise_multiplier=0.0, spending=spending, guarantee=None
         )
     need(method.private, f"{method.name} has no private form", remedy="train it without a budget: private = false")
-    chosen, stages = privacy, method.stages(schedule)
-
-    def spend(noise_multiplier: float) -> Spending:
-        return predict(stages, n=n, privacy=chosen, noise_multiplier=noise_multiplier)
-
-    proof = accountant(privacy.accountant)
-    noise = privacy.noise_multiplier
-    if noise is None:
-        noise = calibrate_noise(spend, accountant=proof, epsilon=privacy.epsilon, delta=privacy.delta)
-    guarantee = proof.epsilon(spend(noise), privacy.delta)
+    s = noise(method, schedule.longest, n=n, privacy=privacy)
+    spending = predict(method.stages(schedule), n=n, privacy=privacy, noise_multiplier=s)
+    guarantee = accountant(privacy.accountant).epsilon(spending, privacy.delta)
     if not guarantee.epsilon <= privacy.epsilon:
         raise BudgetExceeded(
-            f"{schedule.steps} steps with noise_multiplier={noise:.6g} would cost epsilon={guarantee.epsilon:.6g}, "
+            f"{schedule.steps} steps with noise_multiplier={s:.6g} would cost epsilon={guarantee.epsilon:.6g}, "
             f"more than the allowed {privacy.epsilon:.6g}; take fewer steps or leave the noise to calibration"
             + (f" ({guarantee.reason})" if guarantee.reason else "")
         )
     return Plan(
         n=n,
         schedule=schedule,
-        method=method.calibrated(noise),
+        method=method.calibrated(s),
         privacy=privacy,
-        noise_multiplier=noise,
-        spending=spend(noise),
+        noise_multiplier=s,
+        spending=spending,
         guarantee=guarantee,
     )
 

@@ -83,7 +83,9 @@ def resolve(
     """The method, schedule and step rule that the settings stand for."""
     training, method = settings.training, settings.method
     schedule = training.schedule(n, fixed=method.batch_for(n))
-    schedule = replace(schedule, steps=method.rounds(schedule.steps, streams.output))
+    drawn = method.rounds(schedule.steps, streams.output)
+    if drawn != schedule.steps:
+        schedule = replace(schedule, steps=drawn, most=schedule.steps)
     stepper = OPTIMIZERS[training.optimizer](training.learning_rate, objective.layout, start_P)
     if training.decay != "constant" or training.warmup > 0:
         need(settings.theory is None, "theory mode has its own step sizes", decay=training.decay)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +26,7 @@ from dpsrm.mechanisms import Airlock
 from dpsrm.methods import RateSchedule, output_shares
 from dpsrm.sampling import draw
 from dpsrm.training.config import Settings
-from dpsrm.training.plan import Plan, make_plan
+from dpsrm.training.plan import Plan, make_plan, noise_for
 from dpsrm.training.prepare import resolve
 from dpsrm.training.recipe import Recipe, read_recipe
 
@@ -108,7 +108,7 @@ class _Bench:
         self.n = len(records)
         self.engine = LinearEngine(objective)
         self.rows = self.engine.rows(*_all(records))
-        self.plan = lru_cache(maxsize=None)(make_plan)
+        self.plan = lru_cache(maxsize=None)(partial(make_plan, noise=lru_cache(maxsize=None)(noise_for)))
         self.recipe = lru_cache(maxsize=None)(read_recipe)
         self.epsilon_of = lru_cache(maxsize=None)(lambda plan, spending: plan.epsilon_of(spending))
 

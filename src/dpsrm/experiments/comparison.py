@@ -1,0 +1,95 @@
+"""The paper's table against ours: three columns of honesty, what agrees, and who is best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpsrm.experiments.paper import FAMILY, PAPER, PaperRow
+from dpsrm.experiments.tables import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One method at one ε.
+
+    (a) the paper's number; (b) its settings under its own noise formula, whose real ε is `papers_noise.epsilon_proved`;
+    (c) ours under the tight accountant, without replacement as in the paper, and Poisson beside it.
+    """
+
+    method: str
+    epsilon: float | None
+    paper: PaperRow
+    papers_noise: Row | None
+    wor: Row
+    poisson: Row | None
+
+    @property
+    def verdict(self) -> str:
+        """Whether ours agrees with the paper's number, given both confidence intervals."""
+        difference = self.wor.test_objective - self.paper.objective
+        if abs(difference) <= self.wor.ci["test_objective"] + self.paper.objective_spread:
+            return "agrees"
+        return f"{abs(difference):.4f} {'better' if difference < 0 else 'worse'}"
+
+
+def compare(rows: Sequence[Row], problem: str) -> list[Comparison]:
+    """Every row of the paper's table that we have; its own method once as it was run and once as we run it best."""
+    found = []
+    for (method, epsilon), paper in PAPER[problem].items():
+        names = [method]
+        if method == FAMILY:
+            best = _best(rows, epsilon, "wor", family=True)
+            names = [f"{FAMILY}, paper's settings", *([best.method] if best else [])]
+        for name in names:
+            wor = _find(rows, name, epsilon, "wor")
+            if wor is not None:
+                other = _find(rows, f"{name}, paper's noise", epsilon, "wor")
+                poisson = _find(rows, name, epsilon, "poisson")
+                found.append(
+                    Comparison(method=name, epsilon=epsilon, paper=paper, papers_noise=other, wor=wor, poisson=poisson)
+                )
+    return found
+
+
+def leaders(rows: Sequence[Row]) -> list[str]:
+    """For every ε and sampling, a sentence on who is best and how far the DP-SRM family is from it."""
+    sentences = []
+    for epsilon in sorted({row.epsilon for row in rows if row.epsilon is not None}):
+        for sampling, words in (("wor", "without replacement"), ("poisson", "Poisson")):
+            best, own = (_best(rows, epsilon, sampling, family=only) for only in (False, True))
+            if best is None or own is None:
+                continue
+            text = f"ε = {epsilon:g}, {words}: {best.method} is best, {_figure(best)}"
+            if best is own:
+                second = _best([row for row in rows if not row.method.startswith(FAMILY)], epsilon, sampling)
+                text += f"; the best rival is {second.method}, {_figure(second)}" if second else ""
+            else:
+                text += f"; the best of the DP-SRM family is {own.method}, {_figure(own)}"
+            sentences.append(text + ".")
+    return sentences
+
+
+def _figure(row: Row) -> str:
+    """A row's objective with its confidence."""
+    return f"{row.test_objective:.4f} ± {row.ci['test_objective']:.4f}"
+
+
+def _best(rows: Sequence[Row], epsilon: float | None, sampling: str, *, family: bool = False) -> Row | None:
+    """The row with the lowest test objective; full-batch methods compete under either sampling."""
+    full = ("DP-GD", "DP-AGD")
+    fitting = [
+        row
+        for row in rows
+        if row.epsilon == epsilon
+        and (row.sampling == sampling or row.method in full)
+        and not row.method.endswith("paper's noise")
+        and (row.method.startswith(FAMILY) or not family)
+    ]
+    return min(fitting, key=lambda row: row.test_objective, default=None)
+
+
+def _find(rows: Sequence[Row], method: str, epsilon: float | None, sampling: str) -> Row | None:
+    """The row of a method, if it was run."""
+    matching = (r for r in rows if (r.method, r.epsilon, r.sampling) == (method, epsilon, sampling))
+    return next(matching, None)

@@ -1,0 +1,56 @@
+"""`report.html`: the paper's tables against ours, with figures, in one file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dpsrm.experiments.comparison import compare, leaders
+from dpsrm.experiments.tables import HEAD, Row, cells
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chapter:
+    """One problem: its rows, and the figure of each ε as an SVG file."""
+
+    problem: str
+    rows: Sequence[Row]
+    figures: Mapping[float, Path]
+
+
+def write_report(chapters: Sequence[Chapter], path: Path) -> None:
+    """Write the report; everything in it follows from the rows."""
+    environment = Environment(
+        loader=PackageLoader("dpsrm.experiments", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["interval"] = _interval
+    template = environment.get_template("report.html")
+    told = [
+        {
+            "problem": chapter.problem,
+            "leaders": leaders(chapter.rows),
+            "comparisons": compare(chapter.rows, chapter.problem),
+            "rows": [cells(row) for row in chapter.rows],
+            "figures": {epsilon: _embedded(figure) for epsilon, figure in chapter.figures.items()},
+        }
+        for chapter in chapters
+    ]
+    path.write_text(template.render(chapters=told, head=HEAD), encoding="utf-8")
+
+
+def _interval(row: Row | None) -> str:
+    """Objective and 95 % confidence of a row, or nothing."""
+    return "" if row is None else f"{row.test_objective:.4f} ± {row.ci['test_objective']:.4f}"
+
+
+def _embedded(figure: Path) -> str:
+    """An SVG file as an address that holds it."""
+    return "data:image/svg+xml;base64," + base64.b64encode(figure.read_bytes()).decode()

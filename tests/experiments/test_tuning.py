@@ -1,0 +1,106 @@
+"""Tuning: the same number of runs for everyone, never the test set, and a price that is charged in full."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from dpsrm.accounting import RdpCurve, rdp_curve, runs_to_gamma, select_epsilon, tuned_epsilon
+from dpsrm.accounting.rdp import curve_epsilon
+from dpsrm.core.errors import InputError
+from dpsrm.core.events import Adjacency, Charge, Spending, ZcdpRelease
+from dpsrm.experiments.problems import RECORDS, held_out
+from dpsrm.experiments.runner import Lab
+from dpsrm.experiments.spaces import SPACES
+from dpsrm.experiments.tuning import RUNS, Search, read_tuned, tune, write_tuned
+
+SPACE = next(space for space in SPACES if space.label == "DP-GD")
+
+
+def zcdp(rho):
+    return Spending.of([Charge(ZcdpRelease(rho=rho), 1)], adjacency=Adjacency.REPLACE_ONE)
+
+
+def quality(recipe):
+    """A made-up objective with its minimum inside the space: C1 = 2, 100 steps, rate 1."""
+    values = recipe.settings["max_grad_norm"] / 2, recipe.training["steps"] / 100, recipe.training["learning_rate"]
+    return 0.3 + 0.01 * sum(math.log2(value) ** 2 for value in values)
+
+
+class Bench:
+    """Stands in for the runner: keeps made-up results and counts the runs asked for."""
+
+    def __init__(self, folder):
+        self.lab, self.runs = Lab(folder, folder), Counter()
+
+    def __call__(self, recipes, seeds, title):
+        for recipe in {recipe.key: recipe for recipe in recipes}.values():
+            known = {trial["seed"] for trial in self.lab.read("a9a-validation", recipe)}
+            new = [seed for seed in seeds if seed not in known]
+            self.runs[recipe.label, recipe.epsilon] += len(new)
+            noise, rough = 400.0 / recipe.epsilon, np.random.default_rng(int(recipe.key, 16))
+            roughness = 0.01 * np.abs(rough.standard_normal(5))
+            trials = [(seed, quality(recipe) + (roughness[seed] if quality(recipe) > 0.3 else 0)) for seed in new]
+            facts = [{"seed": seed, "test_objective": value, "noise_multiplier": noise} for seed, value in trials]
+            self.lab.add("a9a-validation", recipe, facts)
+
+
+def test_every_space_makes_recipes_that_can_be_built():
+    stream = np.random.default_rng(0)
+    for space in SPACES:
+        point = space.draw(stream)
+        for _ in range(20):
+            recipe = space.recipe(point, epsilon=0.5, sampling="wor")
+            assert recipe.build(0).method.name == space.method
+            assert (recipe.epsilon is None) == (not space.private)
+            moved = space.neighbour(point, stream)
+            changes = [abs(moved[name] - point[name]) for name in point]
+            assert sorted(changes)[-3:] in ([0, 0, 1], [0, 1, 1])
+            point = moved
+
+
+def test_the_search_finds_the_optimum_and_can_be_interrupted(tmp_path):
+    first = Bench(tmp_path)
+    (low, high) = tune(first.lab, "a9a", (0.2, 0.5), first, spaces=[SPACE])
+    for tuned, epsilon in ((low, 0.2), (high, 0.5)):
+        assert tuned.recipe.epsilon == epsilon
+        assert tuned.validation_objective == pytest.approx(0.3)
+        assert epsilon < tuned.epsilon_with_tuning < 20 * epsilon
+    assert max(first.runs.values()) <= RUNS
+    again = Bench(tmp_path)
+    assert tune(again.lab, "a9a", (0.2, 0.5), again, spaces=[SPACE]) == [low, high]
+    assert sum(again.runs.values()) == 0
+    write_tuned(tmp_path / "tuned.json", [low, high])
+    assert read_tuned(tmp_path / "tuned.json") == [low, high]
+
+
+def test_only_the_held_out_part_decides(tmp_path):
+    """Results on the test set, however good, are not looked at; a try that diverged is the worst."""
+    bench = Bench(tmp_path)
+    search = Search(problem="a9a", space=SPACE, epsilon=0.5)
+    points = search.tries(bench.lab, 0)
+    bench([search.recipe(point) for point in points], (0,), "")
+    (best,) = search.best(bench.lab, points, 1)
+    other = next(point for point in points if search.recipe(point).key != search.recipe(best).key)
+    bench.lab.add("a9a", search.recipe(other), [{"seed": 0, "test_objective": 0.0}])
+    assert search.best(bench.lab, points, 1) == [best]
+    bench.lab.add("a9a-validation", search.recipe(best), [{"seed": 1, "test_objective": None}])
+    assert search.score(bench.lab, best, repeats=2) == math.inf
+    assert search.score(bench.lab, best, repeats=3) == math.inf
+    assert held_out("a9a") + RECORDS["a9a"] // 5 == RECORDS["a9a"]
+
+
+def test_tuning_is_charged_as_choice_plus_run():
+    """Against the choice alone, and by adding the curves by hand."""
+    gamma = runs_to_gamma(50, eta=0.0)
+    alone = select_epsilon(zcdp(0.01), 1e-5, eta=0.0, gamma=gamma)
+    both = tuned_epsilon([zcdp(0.01), zcdp(0.002)], zcdp(0.005), 1e-5, eta=0.0, gamma=gamma)
+    assert alone < both < 2 * alone
+    dearest, final = rdp_curve(zcdp(0.01)), rdp_curve(zcdp(0.005))
+    orders = np.array(dearest.orders)
+    extra = np.min((1 - 1 / orders) * dearest.values + math.log(1 / gamma) / orders) + math.log(50) / (orders - 1)
+    by_hand = RdpCurve(orders=dearest.orders, values=tuple(np.array(dearest.values) + extra + final.values))
+    assert both == pytest.approx(curve_epsilon(by_hand, 1e-5), rel=1e-9)
+    with pytest.raises(InputError, match="tries"):
+        runs_to_gamma(1, eta=0.0)
