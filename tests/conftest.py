@@ -44,6 +44,22 @@ def problem(request):
     return make_problem(request.param)
 
 
+@pytest.fixture
+def spied(monkeypatch):
+    """Remember every batch that the loop draws."""
+    from dpsrm.training import loop
+
+    drawn, real = [], loop.draw
+
+    def spy(sampling, stream):
+        batch = real(sampling, stream)
+        drawn.append(batch.copy())
+        return batch
+
+    monkeypatch.setattr(loop, "draw", spy)
+    return drawn
+
+
 @dataclass(frozen=True)
 class Result:
     code: int

@@ -33,22 +33,6 @@ def storm_in_numpy(X, y, batches, *, rate, gamma):
     return np.array(path)
 
 
-@pytest.fixture
-def spied(monkeypatch):
-    """Remember every batch that the loop draws."""
-    from dpsrm.training import loop
-
-    drawn, real = [], loop.draw
-
-    def spy(sampling, stream):
-        batch = real(sampling, stream)
-        drawn.append(batch.copy())
-        return batch
-
-    monkeypatch.setattr(loop, "draw", spy)
-    return drawn
-
-
 def logistic_records():
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(N, D, generator=generator, dtype=torch.float64)

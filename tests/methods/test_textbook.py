@@ -33,22 +33,6 @@ def loss(theta):
     return np.logaddexp(0, -(2 * Y - 1) * (X1 @ theta)).mean()
 
 
-@pytest.fixture
-def spied(monkeypatch):
-    """Remember every batch that the loop draws."""
-    from dpsrm.training import loop
-
-    drawn, real = [], loop.draw
-
-    def spy(sampling, stream):
-        batch = real(sampling, stream)
-        drawn.append(batch.copy())
-        return batch
-
-    monkeypatch.setattr(loop, "draw", spy)
-    return drawn
-
-
 def ours(method, out, **training):
     module = torch.nn.Linear(D, 1).double()
     torch.nn.init.zeros_(module.weight)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from dpsrm.cli.show import err, out, print_json
 from dpsrm.core.errors import need
@@ -37,7 +38,7 @@ def reproduce(
     from dpsrm.data.public import data_folder
     from dpsrm.experiments.reproduction import EPSILONS, Reproduction, publish
     from dpsrm.experiments.runner import Lab
-    from dpsrm.experiments.tables import HEAD, cells
+    from dpsrm.experiments.tables import BRIEF, HEAD, cells
 
     need(trials >= 1, "trials must be 1 or more", trials=trials)
     lab = Lab(data_folder(data_dir).resolve(), results)
@@ -53,11 +54,14 @@ def reproduce(
     if as_json:
         print_json({"problem": problem, "report": str(report), "rows": [row.to_json() for row in found]})
         return
-    table = Table(*HEAD, title=f"{problem}: means of trials ± 95 % confidence, δ = 1e-5, replace-one")
+    title = f"{problem}: means of trials ± 95 % confidence, δ = 1e-5, replace-one"
+    columns = [Column(name, no_wrap=name != "method") for name in BRIEF]
+    table = Table(*columns, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in found:
-        table.add_row(*cells(row))
+        told = dict(zip(HEAD, cells(row), strict=True))
+        table.add_row(*(told[name] for name in BRIEF))
     out.print(table)
-    out.print(f"Figures, and what agrees with the paper: {report}")
+    out.print(f"All columns, figures, and what agrees with the paper: {report}")
 
 
 def _track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:

@@ -56,11 +56,14 @@ class Records:
 
     def take(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """The inputs and targets at `indices`, in their order, repeats included."""
-        positions = torch.from_numpy(_integers(indices)).to(self.inputs.device)
+        positions = _integers(indices)
+        if self.inputs.device.type != "cpu":
+            _need_inside(positions, len(self))
+        at = torch.from_numpy(positions).to(self.inputs.device)
         try:
-            return self.inputs.index_select(0, positions), self.targets.index_select(0, positions)
-        except IndexError:
-            _need_inside(positions.cpu().numpy(), len(self))
+            return self.inputs.index_select(0, at), self.targets.index_select(0, at)
+        except IndexError:  # on the CPU, torch has looked at every index already
+            _need_inside(positions, len(self))
             raise
 
 

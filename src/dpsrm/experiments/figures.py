@@ -44,9 +44,10 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
         style = {"color": colour, "linewidth": 2.4 if own else 1.4, "linestyle": "-" if own else "--"}
         for axes, column in ((left, 1), (right, 2)):
             mean, half = _band(curves[:, :, column])
-            axes.plot(curves[:, :, 0].mean(axis=0), mean, label=recipe.label, **style)
-            axes.fill_between(curves[:, :, 0].mean(axis=0), mean - half, mean + half, color=colour, alpha=0.2)
-        ends.append(curves[:, -1, 1].mean())
+            passes = np.nanmean(curves[:, :, 0], axis=0)
+            axes.plot(passes, mean, label=recipe.label, **style)
+            axes.fill_between(passes, mean - half, mean + half, color=colour, alpha=0.2)
+        ends.append(np.nanmean(curves[:, -1, 1]))
     left.set(ylabel="training objective", title=f"{problem}, ε = {epsilon:g}, δ = 1e-5, without replacement")
     left.set_ylim(min(ends) - 0.01, min(0.7, max(ends) + 0.1))
     right.set(ylabel="‖∇F‖", yscale="log", title="norm of the full gradient")
@@ -62,18 +63,21 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
 
 
 def _curves(trials: Sequence[dict[str, Any]]) -> npt.NDArray[np.float64] | None:
-    """(trials, points, 3): passes, objective, gradient norm; as many points as every trial has, None if none."""
-    shortest = min((len(trial.get("curve", ())) for trial in trials), default=0)
-    if shortest == 0:
+    """(trials, points, 3): passes, objective, gradient norm; NaN where a trial had ended; None without any curve."""
+    longest = max((len(trial.get("curve", ())) for trial in trials), default=0)
+    if longest == 0:
         return None
-    curves = np.array([trial["curve"][:shortest] for trial in trials], dtype=float)
-    curves[:, :, 0] *= np.array([trial["passes"] for trial in trials])[:, None]
+    curves = np.full((len(trials), longest, 3), np.nan)
+    for number, trial in enumerate(trials):
+        if trial.get("curve"):
+            curves[number, : len(trial["curve"])] = trial["curve"]
+            curves[number, :, 0] *= trial["passes"]
     return curves
 
 
 def _band(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean over trials and half the width of its 95 % confidence interval."""
-    count = len(values)
-    if count < 2:
-        return values.mean(axis=0), np.zeros(values.shape[1])
-    return values.mean(axis=0), stats.t.ppf(0.975, count - 1) * values.std(axis=0, ddof=1) / np.sqrt(count)
+    """Mean over the trials that had not ended, and half the width of its 95 % confidence interval (0 for one alone)."""
+    counts = np.sum(~np.isnan(values), axis=0)
+    mean = np.nanmean(values, axis=0)
+    variance = np.nansum((values - mean) ** 2, axis=0) / np.maximum(counts - 1, 1)
+    return mean, stats.t.ppf(0.975, np.maximum(counts - 1, 1)) * np.sqrt(variance / counts)

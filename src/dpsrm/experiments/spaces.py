@@ -111,7 +111,7 @@ SPACES: tuple[Space, ...] = (
         training={
             "batch": [50, 100, 200],
             "epochs": [4.0, 5.0],
-            "learning_rate": [0.003, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8],
+            "learning_rate": [0.003, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2],
             "output": ["last", "tail"],
         },
     ),

@@ -93,6 +93,7 @@ HEAD = (
     "paper",
     "log-loss",
     "0/1 error",
+    "train objective",
     "‖∇F‖",
     "paper ",
     "passes",
@@ -101,6 +102,10 @@ HEAD = (
     "CPU s",
     "paper   ",
 )
+
+
+BRIEF = ("method", "ε (proved)", "sampling", "test objective", "paper", "‖∇F‖", "CPU s")
+"""The columns that fit into a terminal."""
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -116,6 +121,7 @@ def cells(row: Row) -> tuple[str, ...]:
         _figure(paper.objective),
         f"{row.test_log_loss:.4f}",
         f"{100 * row.test_error:.2f} %",
+        f"{row.train_objective:.4f}",
         f"{row.gradient_norm:.4f}",
         _figure(paper.gradient_norm),
         f"{row.passes:.1f}",
