@@ -36,7 +36,8 @@ def variants(model: str, batch: int) -> dict[str, Callable[[], Any]]:
     sampling = Sampling(scheme=Scheme.POISSON, population=_RECORDS, batch=batch)
 
     def secure() -> None:
-        torch.default_generator.manual_seed(streams.seek(17))
+        streams.seek(17)
+        torch.default_generator.manual_seed(streams.public_seed(17))
         draw(sampling, streams.sampling)
         on_grid(zero_P + gaussian_noise(1.0, size, streams.noise), 1.0)
 

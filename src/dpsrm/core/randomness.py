@@ -45,15 +45,18 @@ class Streams:
         self.output = _generator(key, "output")
         self._positions = [_Position(self.sampling), _Position(self.noise)]
 
-    def seek(self, release: int) -> int:
-        """Stand at the beginning of release number `release`; returns a seed for its public randomness (dropout).
+    def public_seed(self, release: int) -> int:
+        """A seed for the public randomness of release number `release` (dropout)."""
+        return int.from_bytes(_derived(self._key, f"public {release}")[:8], "little") >> 1
+
+    def seek(self, release: int) -> None:
+        """Stand at the beginning of release number `release`.
 
         Edge cases: seeking a release again gives its numbers again. That is harmless for exactly the same release (the
         same records and θ) and for nothing else: what was released twice with one noise can be subtracted.
         """
         for position in self._positions:
             position.set(release)
-        return int.from_bytes(_derived(self._key, f"public {release}")[:8], "little") >> 1
 
     def tag(self, pieces: Iterable[bytes | memoryview]) -> str:
         """A keyed digest (HMAC-SHA-256): tells whoever has the key whether the pieces are the same, others nothing."""

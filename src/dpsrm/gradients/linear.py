@@ -74,7 +74,9 @@ class LinearEngine:
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
         matrix, targets_B, parts = *self._batch(inputs, targets), query.parts
-        points_KP = np.array([point_P.detach().numpy() for point_P in query.points], dtype=np.float64)
+        points_KP = np.empty((len(query.points), query.points[0].numel()))
+        for k, point_P in enumerate(query.points):
+            points_KP[k] = point_P.detach().numpy()
         total_P = np.zeros(points_KP.shape[1])
         asked = *_tables(parts), self.margin
         valid, loss, counts, norms_BM = self._kernels.clipped_sum(
@@ -130,7 +132,8 @@ def _matrix(inputs: Tensor) -> Matrix:
     if inputs.layout == torch.sparse_csr:
         starts, columns = inputs.crow_indices().numpy(), inputs.col_indices().numpy()
         return starts.astype(np.int64, copy=False), columns.astype(np.uint32), _values(inputs.values())
-    need(inputs.layout == torch.strided, "inputs must be dense or sparse CSR", layout=str(inputs.layout))
+    if inputs.layout != torch.strided:
+        need(False, "inputs must be dense or sparse CSR", layout=str(inputs.layout))
     rows, features = inputs.shape
     return _dense_starts(rows, features), _NO_COLUMNS, _values(inputs.reshape(-1))
 

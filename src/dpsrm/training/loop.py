@@ -136,7 +136,8 @@ def _need_finite(walk: Walk) -> None:
 def _answer(ask: Ask | Choice, plan: Plan, parts: Parts, airlock: Airlock) -> Answer:
     """Draw the records, compute the secret, and let its noisy form out; all randomness is that of this release."""
     sampling = plan.sampling(ask.batch)
-    torch.default_generator.manual_seed(parts.streams.seek(airlock.released))
+    parts.streams.seek(airlock.released)
+    torch.default_generator.manual_seed(parts.streams.public_seed(airlock.released))
     inputs, targets = parts.records.take(draw(sampling, parts.streams.sampling))
     if isinstance(ask, Choice):
         scores = clipped_losses(parts.objective, ask.points, inputs, targets, clip=ask.clip, offsets=ask.offsets)
