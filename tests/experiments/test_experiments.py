@@ -64,8 +64,10 @@ def test_a_torn_line_and_lost_numbers_do_no_harm(tmp_path):
     lab.add("a9a", RECIPE, [{"seed": 0, "test_objective": float("nan"), "noise_multiplier": 1.0}])
     with (tmp_path / "a9a.jsonl").open("a") as file:
         file.write('{"recipe": {"label": "DP-S')
-    (trial,) = lab.read("a9a", RECIPE)
-    assert trial == {"seed": 0, "test_objective": None, "noise_multiplier": 1.0}
+    lab.add("a9a", RECIPE, [{"seed": 1}])
+    first, second = lab.read("a9a", RECIPE)
+    assert first == {"seed": 0, "test_objective": None, "noise_multiplier": 1.0}
+    assert second == {"seed": 1}
 
 
 def test_a_run_that_diverges_is_kept_as_one(problem):

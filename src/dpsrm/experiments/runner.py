@@ -62,8 +62,9 @@ class Lab:
         path, facts = self._file(problem), asdict(recipe)
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [json.dumps({"recipe": facts, **_finite(trial)}, separators=(",", ":")) + "\n" for trial in trials]
+        torn = path.exists() and not path.read_bytes().endswith(b"\n")
         with path.open("a", encoding="utf-8") as file:
-            file.write("".join(lines))
+            file.write("\n" * torn + "".join(lines))
 
     def _file(self, problem: str) -> Path:
         """The file of a problem's trials."""
