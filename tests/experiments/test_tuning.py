@@ -6,20 +6,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dpsrm.accounting import RdpCurve, rdp_curve, runs_to_gamma, select_epsilon, tuned_epsilon
-from dpsrm.accounting.rdp import curve_epsilon
+from dpsrm.accounting import runs_to_gamma, searched_guarantee
 from dpsrm.core.errors import InputError
-from dpsrm.core.events import Adjacency, Charge, Spending, ZcdpRelease
-from dpsrm.experiments.problems import RECORDS, held_out
 from dpsrm.experiments.runner import Lab
 from dpsrm.experiments.spaces import SPACES
 from dpsrm.experiments.tuning import RUNS, Search, read_tuned, tune, write_tuned
 
 SPACE = next(space for space in SPACES if space.label == "DP-GD")
-
-
-def zcdp(rho):
-    return Spending.of([Charge(ZcdpRelease(rho=rho), 1)], adjacency=Adjacency.REPLACE_ONE)
 
 
 def quality(recipe):
@@ -66,7 +59,7 @@ def test_the_search_finds_the_optimum_and_can_be_interrupted(tmp_path):
     for tuned, epsilon in ((low, 0.2), (high, 0.5)):
         assert tuned.recipe.epsilon == epsilon
         assert tuned.validation_objective == pytest.approx(0.3)
-        assert epsilon < tuned.epsilon_with_tuning < 20 * epsilon
+        assert tuned.epsilon_with_tuning == searched_guarantee(epsilon, 1e-5, runs=RUNS + 1)[0] > 10 * epsilon
     assert max(first.runs.values()) <= RUNS
     again = Bench(tmp_path)
     assert tune(again.lab, "a9a", (0.2, 0.5), again, spaces=[SPACE]) == [low, high]
@@ -88,19 +81,16 @@ def test_only_the_held_out_part_decides(tmp_path):
     bench.lab.add("a9a-validation", search.recipe(best), [{"seed": 1, "test_objective": None}])
     assert search.score(bench.lab, best, repeats=2) == math.inf
     assert search.score(bench.lab, best, repeats=3) == math.inf
-    assert held_out("a9a") + RECORDS["a9a"] // 5 == RECORDS["a9a"]
 
 
-def test_tuning_is_charged_as_choice_plus_run():
-    """Against the choice alone, and by adding the curves by hand."""
-    gamma = runs_to_gamma(50, eta=0.0)
-    alone = select_epsilon(zcdp(0.01), 1e-5, eta=0.0, gamma=gamma)
-    both = tuned_epsilon([zcdp(0.01), zcdp(0.002)], zcdp(0.005), 1e-5, eta=0.0, gamma=gamma)
-    assert alone < both < 2 * alone
-    dearest, final = rdp_curve(zcdp(0.01)), rdp_curve(zcdp(0.005))
-    orders = np.array(dearest.orders)
-    extra = np.min((1 - 1 / orders) * dearest.values + math.log(1 / gamma) / orders) + math.log(50) / (orders - 1)
-    by_hand = RdpCurve(orders=dearest.orders, values=tuple(np.array(dearest.values) + extra + final.values))
-    assert both == pytest.approx(curve_epsilon(by_hand, 1e-5), rel=1e-9)
+def test_a_search_is_charged_for_all_its_runs():
+    """Against the closed form of Kairouz, Oh & Viswanath 2015, Theorem 3.3, for k pure ε-DP runs."""
+    k, each = 12, 0.1
+    for i in (1, 3, 5):
+        terms = (math.comb(k, j) * (math.exp((k - j) * each) - math.exp((k - 2 * i + j) * each)) for j in range(i))
+        delta = sum(terms) / (1 + math.exp(each)) ** k
+        found, total = searched_guarantee(each, delta, runs=k)
+        assert (k - 2 * i) * each <= found <= (k - 2 * i) * each + 0.01
+        assert total == pytest.approx(1 - (1 - delta) ** (k + 1))
     with pytest.raises(InputError, match="tries"):
         runs_to_gamma(1, eta=0.0)

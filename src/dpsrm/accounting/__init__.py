@@ -21,7 +21,13 @@ from dpsrm.accounting.paper import PaperAccountant
 from dpsrm.accounting.pld import PldAccountant, attack_epsilon
 from dpsrm.accounting.rdp import RdpAccountant, RdpCurve, rdp_curve
 from dpsrm.accounting.rdp9 import Rdp9Accountant
-from dpsrm.accounting.selection import expected_runs, runs_to_gamma, select_epsilon, selection_curve, tuned_epsilon
+from dpsrm.accounting.selection import (
+    expected_runs,
+    runs_to_gamma,
+    searched_guarantee,
+    select_epsilon,
+    selection_curve,
+)
 from dpsrm.core.errors import InputError
 
 ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(
@@ -60,8 +66,8 @@ __all__ = [
     "max_steps",
     "rdp_curve",
     "runs_to_gamma",
+    "searched_guarantee",
     "select_epsilon",
     "selection_curve",
     "strict_epsilon",
-    "tuned_epsilon",
 ]

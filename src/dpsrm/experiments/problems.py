@@ -48,11 +48,6 @@ class Problem:
         return Problem(f"{self.name}-validation", *parts)
 
 
-def held_out(name: str) -> int:
-    """How many records are left to train on while tuning."""
-    return RECORDS[name] - RECORDS[name] // _PART
-
-
 def load_problem(name: str, folder: Path) -> Problem:
     """a9a or ijcnn1, raw features plus the model's bias."""
     train_path, test_path = public_files(name, folder)

@@ -87,7 +87,7 @@ def _half_width(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
 HEAD = (
     "method",
     "ε (proved)",
-    "ε with tuning",
+    "ε with tuning (δ = 0.0017)",
     "sampling",
     "test objective",
     "paper",

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsrm.accounting import runs_to_gamma, tuned_epsilon
-from dpsrm.experiments.problems import RECORDS, held_out
+from dpsrm.accounting import searched_guarantee
 from dpsrm.experiments.recipes import DELTA, Recipe
 from dpsrm.experiments.runner import Lab
 from dpsrm.experiments.spaces import SPACES, Point, Space
-from dpsrm.training.plan import Plan, noise_for, predict
 
 RANDOM, NEIGHBOURS, ROUNDS, PARENTS, FINALISTS, REPEATS = 60, 30, 3, 5, 5, 5
 RUNS = RANDOM + ROUNDS * NEIGHBOURS + FINALISTS * (REPEATS - 1)
@@ -32,8 +30,8 @@ Run = Callable[[Sequence[Recipe], Sequence[int], str], None]
 class Tuned:
     """The outcome of a search.
 
-    `epsilon_with_tuning` is what search and final run cost together by Papernot & Steinke 2022, if the number of runs
-    had been drawn at random with mean `runs` and the held-out records were public; None without privacy.
+    `epsilon_with_tuning` is what all runs of the search and the final one cost together, at δ = 0.0017, if the held-out
+    records were public; None without privacy.
     """
 
     recipe: Recipe
@@ -98,46 +96,13 @@ def tune(
 
 def _outcome(lab: Lab, search: Search) -> Tuned:
     """The finalist with the best mean, and what the search cost."""
-    points = search.tries(lab, ROUNDS)
-    (best,) = search.best(lab, points, 1, repeats=REPEATS)
+    (best,) = search.best(lab, search.tries(lab, ROUNDS), 1, repeats=REPEATS)
+    cost = None if search.epsilon is None else searched_guarantee(search.epsilon, DELTA, runs=RUNS + 1)[0]
     return Tuned(
         recipe=search.recipe(best),
         runs=RUNS,
         validation_objective=search.score(lab, best, repeats=REPEATS),
-        epsilon_with_tuning=None if search.epsilon is None else _charged(lab, search, points, best),
-    )
-
-
-def _charged(lab: Lab, search: Search, points: Sequence[Point], best: Point) -> float:
-    """ε of all tries and the final run together."""
-    n, recipes = held_out(search.problem), {recipe.key: recipe for recipe in map(search.recipe, points)}
-    noises = {key: lab.read(f"{search.problem}-validation", recipe)[0] for key, recipe in recipes.items()}
-    plans = [
-        _plan(recipes[key], n, trial["noise_multiplier"])
-        for key, trial in noises.items()
-        if trial["noise_multiplier"] is not None
-    ]
-    different = {plan.spending: plan for plan in plans}
-    final = _plan(search.recipe(best), RECORDS[search.problem], None)
-    gamma = runs_to_gamma(RUNS, eta=0.0)
-    return tuned_epsilon([p.reserved for p in different.values()], final.reserved, DELTA, eta=0.0, gamma=gamma)
-
-
-def _plan(recipe: Recipe, n: int, noise: float | None) -> Plan:
-    """The longest plan of a recipe, with the noise that was used, or calibrated now."""
-    settings = recipe.build(0)
-    if settings.privacy is None:
-        raise AssertionError("a non-private recipe spends nothing")
-    schedule = settings.training.schedule(n, fixed=settings.method.batch_for(n))
-    s = noise_for(settings.method, schedule, n=n, privacy=settings.privacy) if noise is None else noise
-    return Plan(
-        n=n,
-        schedule=schedule,
-        method=settings.method,
-        privacy=settings.privacy,
-        noise_multiplier=s,
-        spending=predict(settings.method.stages(schedule), n=n, privacy=settings.privacy, noise_multiplier=s),
-        guarantee=None,
+        epsilon_with_tuning=cost,
     )
 
 
