@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import joblib
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -143,7 +144,7 @@ def run_recipe(
 ) -> list[dict[str, Any]]:
     """One trial per seed: final measures, cost, and a curve of about `points` points; they share the time equally.
 
-    A trial that diverged has no measures.
+    A trial that diverged has measures that are not numbers.
     """
     settings = [recipe.build(seed) for seed in seeds]
     fixed = settings[0].method.batch_for(len(problem.train))
@@ -158,12 +159,12 @@ def run_recipe(
 
 def _told(problem: Problem, result: TrialResult, *, seconds: float) -> dict[str, Any]:
     """What is kept of a trial."""
-    plan, seed = result.plan, result.settings.seed
-    if not torch.isfinite(result.theta).all():
-        return {"seed": seed, "test_objective": None, "noise_multiplier": plan.noise_multiplier}
+    plan = result.plan
+    with np.errstate(invalid="ignore"):  # the θ of a trial that diverged is NaN
+        found = measures(problem, result.theta)
     curve = [_point(problem, t / plan.schedule.steps, theta) for t, theta in result.iterates.items()]
     cost = _cost(plan, None if plan.privacy is None else result.epsilon)
-    return {"seed": seed, **measures(problem, result.theta), "seconds": seconds, **cost, "curve": curve}
+    return {"seed": result.settings.seed, **found, "seconds": seconds, **cost, "curve": curve}
 
 
 def _point(problem: Problem, share: float, theta_P: Tensor) -> list[float]:
