@@ -16,12 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpsrm.data import Records, SparseRecords
 from dpsrm.experiments.problems import Problem, load_problem, measures, progress
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.training import Plan, TrialResult, loss_for, run_trials
 
 _POINTS = 20
 """Points of a trial's curve."""
+_SPARSE = 0.25
+"""Records with a smaller share of non-zeros than this are read without their zeros."""
 _TRIED = ("seed", "test_objective", "noise_multiplier")
 """What is kept of a run made to tune."""
 
@@ -139,6 +142,13 @@ def _start(problem: Problem) -> torch.nn.Linear:
     return module
 
 
+@lru_cache(maxsize=2)
+def _rows(problem: Problem) -> Records | SparseRecords:
+    """The records without their zeros if there are many, which is faster: public data may decide its own form."""
+    filled = float(torch.count_nonzero(problem.train.inputs)) / problem.train.inputs.numel()
+    return problem.train if filled >= _SPARSE else SparseRecords.of(problem.train)
+
+
 def run_recipe(
     problem: Problem, recipe: Recipe, seeds: Sequence[int], *, points: int = _POINTS
 ) -> list[dict[str, Any]]:
@@ -152,7 +162,8 @@ def run_recipe(
     every = max(1, steps // max(points, 1))
     snapshots = range(every, steps + 1, every) if points else ()
     start = time.process_time()
-    found = run_trials(_start(problem), loss_for(2), problem.train, settings, snapshots=snapshots)
+    records = _rows(problem)
+    found = run_trials(_start(problem), loss_for(2), records, settings, snapshots=snapshots)
     seconds = (time.process_time() - start) / len(seeds)
     return [_told(problem, result, seconds=seconds) for result in found]
 
