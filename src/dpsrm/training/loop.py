@@ -173,7 +173,7 @@ def _threads(count: int) -> Iterator[None]:
 
 def _need_finite(walk: Walk) -> None:
     """Refuse to go on from a θ that is no longer a number. Post-processing: it costs no privacy."""
-    if not math.isfinite(float(torch.linalg.vector_norm(walk.theta))):
+    if not math.isfinite(float(torch.dot(walk.theta, walk.theta))):
         raise Diverged(
             f"training diverged: after step {walk.time} the parameters are no longer finite; what was released stays "
             "charged; start again with a smaller learning rate or smaller clips"
