@@ -51,7 +51,8 @@ def run_trials(
     """Run every trial of `settings` from the module's parameters; the module is left as it is.
 
     Each trial is the loop that `train` runs, with the same draws, noise, charges and θ, bit for bit; only its charges
-    are kept in memory and no folder is written. Noise calibrations and plans are computed once for equal settings, for as long as the process lives.
+    are kept in memory and no folder is written. Noise calibrations and plans are made once for equal settings, for as
+    long as the process lives.
 
     Args:
         module, loss, data: as in `train`.
@@ -93,6 +94,12 @@ def _noise(method: Method, schedule: Schedule, *, n: int, privacy: Privacy) -> f
 def _plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | None) -> Plan:
     """`make_plan`, remembered: a plan is frozen and depends on nothing else."""
     return make_plan(method, schedule, n=n, privacy=privacy, noise=_noise)
+
+
+def forget_plans() -> None:
+    """Make every plan and calibration anew from here on: for timing, which must count them."""
+    _noise.cache_clear()
+    _plan.cache_clear()
 
 
 def _run(prepared: Prepared, snapshots: Collection[int]) -> TrialResult:
