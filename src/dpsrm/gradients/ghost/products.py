@@ -69,7 +69,9 @@ class OuterBlock:
         spread_B = sum(((lefts[m] * sizes[m]).sum(1) for m in rights), _ZERO).square()
         left_B, right_B = (sum((x.sum(1) for x in each.values()), _ZERO) for each in (lefts, sizes))
         share = max((sum(map(abs, r.values())) for r in rights.values()), default=0.0)
-        lost_B = tiny(dtype) * terms * (right_B**2 + (1 + share**2) * left_B**2 + (len(rights) * any_left.shape[1]) ** 2)
+        lost_B = (
+            tiny(dtype) * terms * (right_B**2 + (1 + share**2) * left_B**2 + (len(rights) * any_left.shape[1]) ** 2)
+        )
         return Measure(square_B.clamp_min(0), gamma(terms + 16, dtype) * spread_B + 2 * lost_B, spread_B)
 
     def _square(self, rights: Rights) -> Tensor:

@@ -40,7 +40,7 @@ class Call(Tapped):
     data: str
     seed: Tensor
     x: Tensor | None = None
-    shape: torch.Size = torch.Size()
+    shape: tuple[int, ...] = ()
     version: int = 0
     rooted: bool = False
 

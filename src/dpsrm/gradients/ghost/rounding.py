@@ -18,7 +18,7 @@ DOUBT = 2.0**-7
 """A squared norm that may be off by more than this share of itself is taken again in float64 before it decides."""
 
 MOST_PIECES = 2.0**24
-"""How long an example's weighted pieces may be together, in clips, at most: beyond, float64 could not add them either."""
+"""How long an example's weighted pieces may be together, in clips: beyond, float64 could not add them either."""
 
 _SMALL, _SHORT = 2**14, 128
 _ALLOWANCE = 16
