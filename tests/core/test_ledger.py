@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpsrm.core.closing import Closing
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Adjacency, GaussianRelease, PureRelease, Sampling, Scheme, Spending, UnprotectedRelease
+from dpsrm.core.isolation import Isolation
 from dpsrm.core.ledger import Header, Ledger, read_ledger
 
 HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=1.0, delta=1e-5, accountant="rdp", private_randomness=True)
 GAUSS = GaussianRelease(noise_multiplier=1.1, sampling=Sampling(scheme=Scheme.WOR, population=100, batch=10))
+
+CLOSING = Closing(
+    released=7, unit="one record", isolation=Isolation.ALONE, engine="loop", files={"model.safetensors": "ab" * 32}
+)
 
 
 def written(path):
@@ -20,7 +26,7 @@ def written(path):
         ledger.charge(GAUSS, 3)
         ledger.charge(PureRelease(epsilon=0.1), 1)
         ledger.charge(GAUSS, 4)
-        ledger.close(released=7, model_sha256="ab" * 32)
+        ledger.close(CLOSING)
     return path
 
 
@@ -31,6 +37,7 @@ def test_what_is_written_is_read(tmp_path):
         PureRelease(epsilon=0.1), 1
     )
     assert facts.closed
+    assert facts.closing == CLOSING
     assert facts.released == 7
     assert facts.lines == 5
 

@@ -68,7 +68,7 @@ def rewritten(run, *, multiply):
     with Ledger(run / "ledger.jsonl", facts.header) as ledger:
         for charge in facts.spending.charges:
             ledger.charge(charge.event, charge.count * multiply)
-        ledger.close(released=facts.released, model_sha256=facts.model_sha256)
+        ledger.close(facts.closing)
 
 
 def test_a_ledger_written_anew_does_not_fit_the_certificate(run):
