@@ -335,7 +335,9 @@ def test_runs_share_a_budget(table, tmp_path, dpsrm, answer):
     assert fresh["remaining"] == 5
     first = answer(*train_arguments(table, tmp_path / "a"), "--budget", budget, "--reference")
     after = answer("budget", "show", budget)
-    assert after["spent"] == pytest.approx(first["epsilon"])
+    assert first["epsilon"] < after["spent"] < 5
+    assert "earlier results" in after["composition"]
+    assert 0 < after["share"] < 1
     assert after["runs"][0]["state"] == "finished"
     assert after["runs"][0]["charged"] == after["runs"][0]["reserved"]
     refused = dpsrm(*train_arguments(table, tmp_path / "b"), "--budget", budget)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsrm.accounting.fixed_order import FixedOrderAccountant, best_order
+from dpsrm.accounting.fixed_order import FixedOrderAccountant, best_order, conversion_cost
 from dpsrm.accounting.guarantee import Accountant, Guarantee, strict_epsilon
 from dpsrm.accounting.pld import PldAccountant
 from dpsrm.accounting.position import IN_RUN, Position, beside, positions_near, read_position, write_position
@@ -79,6 +79,11 @@ class Budget:
         return PldAccountant() if self.order is None else FixedOrderAccountant(self.order)
 
     @property
+    def proof_name(self) -> str:
+        """The same in words."""
+        return self.accountant if self.order is None else f"{self.accountant} at the order {self.order:g}"
+
+    @property
     def spending(self) -> Spending:
         """All reservations together."""
         charges = (charge for each in self.reservations for charge in each.spending.charges)
@@ -100,6 +105,15 @@ class Budget:
         """ε − spent, never negative. Composition is better than addition: a run may cost less than its own ε."""
         return max(0.0, self.epsilon - self.spent)
 
+    @property
+    def share(self) -> float:
+        """How much of the room is taken, 0 … 1: of ε, or of the Rényi divergence that ε leaves at the fixed order.
+
+        At a fixed order even a tiny run proves no small ε, so `spent` and `remaining` look worse than what is left.
+        """
+        nothing = 0.0 if self.order is None else conversion_cost(self.order, self.delta)
+        return max(0.0, self.spent - nothing) / (self.epsilon - nothing) if self.reservations else 0.0
+
     def need_room(self, spending: Spending, data: str) -> None:
         """Refuse a run that would exceed the budget, promises another adjacency, or runs on other records."""
         need(
@@ -118,7 +132,8 @@ class Budget:
         if not epsilon <= self.epsilon:
             raise BudgetExceeded(
                 f"with this run the shared budget would be at epsilon={epsilon:.6g} of {self.epsilon:.6g} "
-                f"(spent before: {self.spent:.6g}); the run was not started; take a smaller epsilon"
+                f"(spent before: {self.spent:.6g}, composed by {self.proof_name}); the run was not started; take a "
+                "smaller epsilon"
             )
 
     def digest(self, pieces: Iterable[bytes | memoryview]) -> str:
@@ -133,7 +148,7 @@ class Budget:
 def create_budget(path: Path, budget: Budget) -> None:
     """Write a new budget file and its position beside it, readable by their owner alone; neither may exist."""
     path = path.resolve()
-    if beside(path).exists():
+    if beside(path).exists() and not path.exists():
         raise InputError(f"{beside(path)} says that there was a budget {path}; put it back, or choose another file")
     try:
         chain = Chain.create(path, mode=0o600)

@@ -18,17 +18,15 @@ from dpsrm.core.events import Spending
 def best_order(epsilon: float, delta: float) -> float:
     """The order at which zCDP releases that spend all of (ε, δ) may be largest: argmax (ε − c(α))/α.
 
-    c(α) = ln(1 − 1/α) − ln(δα)/(α − 1) is what turning a Rényi bound into (ε, δ) costs.
-
     >>> best_order(1.0, 1e-5), best_order(8.0, 1e-5)
     (18.0, 3.9)
     """
+    return max(ORDERS, key=lambda order: (epsilon - conversion_cost(order, delta)) / order)
 
-    def room(order: float) -> float:
-        cost = math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
-        return (epsilon - cost) / order
 
-    return max(ORDERS, key=room)
+def conversion_cost(order: float, delta: float) -> float:
+    """c(α) = ln(1 − 1/α) − ln(δα)/(α − 1): ε less the Rényi divergence (Canonne–Kamath–Steinke 2020, Prop. 12)."""
+    return math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
 
 @dataclass(frozen=True)

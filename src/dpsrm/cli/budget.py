@@ -56,6 +56,7 @@ def show(file: File, as_json: Json = False) -> None:
         "composition": COMPOSED_BY[found.accountant],
         "spent": found.spent,
         "remaining": found.remaining,
+        "share": found.share,
         "runs": rows,
     }
     if as_json:
@@ -63,8 +64,8 @@ def show(file: File, as_json: Json = False) -> None:
         return
     out.print(f"ε = {found.spent:.6g} of {found.epsilon:g} spent at δ = {found.delta:g} ", end="")
     out.print(f"({found.adjacency.value}); {found.remaining:.6g} remains")
-    by = found.accountant if found.order is None else f"{found.accountant} at the order {found.order:g}"
-    out.print(f"Composed by {by}; this {COMPOSED_BY[found.accountant]}.", highlight=False)
+    out.print(f"{found.share:.1%} of the room is taken.", highlight=False)
+    out.print(f"Composed by {found.proof_name}; this {COMPOSED_BY[found.accountant]}.", highlight=False)
     if rows:
         table = Table("run", "reserved releases", "charged", "state")
         for row in rows:
