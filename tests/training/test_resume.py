@@ -11,7 +11,7 @@ from torch import nn
 import dpsrm
 from conftest import make_problem
 from dpsrm.core.errors import DpsrmError, InputError, LedgerError, ResumeError
-from dpsrm.core.ledger import read_ledger
+from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Records
 from dpsrm.methods import Agd, Disk, Rrpsgd, Sgd, Spider, Srm
@@ -156,6 +156,42 @@ def test_a_torn_last_line_was_no_charge(tmp_path):
     assert not verify(run).ok
     resume(run, *parts())
     assert published(run) == published(whole(tmp_path))
+
+
+def test_a_charge_that_only_lost_its_line_end_is_used_up(tmp_path):
+    run = interrupted(tmp_path, 5)
+    ledger = run / "ledger.jsonl"
+    ledger.write_bytes(ledger.read_bytes()[:-1])
+    resume(run, *parts())
+    assert published(run) == published(whole(tmp_path))
+    assert verify(run).ok
+
+
+def test_killed_while_it_closed_a_run_is_whole_or_resumed(tmp_path, monkeypatch):
+    """Before the closing line it is resumed to the same bytes; after it, even without its line end, it is finished."""
+    original = Ledger.close
+    for written in (0, 100, -1, None):
+
+        def dies(self, closing, written=written):
+            before = self.path.stat().st_size
+            original(self, closing)
+            if written is not None:
+                content = self.path.read_bytes()
+                self.path.write_bytes(content[:before] + content[before:][:written])
+            raise Interrupted
+
+        monkeypatch.setattr(Ledger, "close", dies)
+        out = tmp_path / str(written)
+        with pytest.raises(Interrupted):
+            train(*parts(), settings(), out=out)
+        monkeypatch.setattr(Ledger, "close", original)
+        if written in (0, 100):
+            resume(out, *parts())
+        with pytest.raises(ResumeError, match="finished"):
+            resume(out, *parts())
+        assert verify(out).ok
+        assert not (out / "private" / "keys.json").exists()
+    assert published(tmp_path / "0") == published(tmp_path / "-1") == published(whole(tmp_path))
 
 
 def changed_data(module, loss, records):
