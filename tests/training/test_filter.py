@@ -44,7 +44,7 @@ def test_the_sum_of_rho_alone_decides():
     made = plan()
     limit = made.filter_rho
     for prices in ((limit,), (limit / 2, limit / 4, limit / 4), (limit * 2.0**-k for k in range(1, 30))):
-        assert made.epsilon_of(charges(*prices)) <= 1.0
+        assert made.epsilon_of(charges(*prices)) == made.guarantee.epsilon <= 1.0
     for prices in ((math.nextafter(limit, 1),), (limit / 2, limit / 2, 1e-15), (0.9 * limit, 0.2 * limit)):
         assert made.epsilon_of(charges(*prices)) > 1.0
     assert made.epsilon_of(charges()) == 0.0

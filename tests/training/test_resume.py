@@ -237,6 +237,15 @@ def test_changed_settings_are_refused(tmp_path):
         resume(run, *parts())
 
 
+@pytest.mark.parametrize("name", ["config.toml", "environment.json"])
+def test_files_that_would_be_published_changed_are_refused(tmp_path, name):
+    """Also where no setting is changed: the closing line must not bind what was edited meanwhile."""
+    run = interrupted(tmp_path, 5)
+    (run / name).write_text((run / name).read_text() + "\n")
+    with pytest.raises(ResumeError, match=name):
+        resume(run, *parts())
+
+
 def test_other_versions_or_another_cpu_are_refused(tmp_path, monkeypatch):
     run = interrupted(tmp_path, 5)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ABACUS")

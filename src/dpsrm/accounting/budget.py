@@ -17,7 +17,7 @@ from typing import Any
 from dpsrm.accounting.fixed_order import FixedOrderAccountant, best_order, conversion_cost
 from dpsrm.accounting.guarantee import Accountant, Guarantee, strict_epsilon
 from dpsrm.accounting.pld import PldAccountant
-from dpsrm.accounting.position import IN_RUN, Position, beside, positions_near, read_position, write_position
+from dpsrm.accounting.position import Position, beside, need_newest, positions_near, read_position, write_position
 from dpsrm.core.chain import Chain, Lines, read_chain
 from dpsrm.core.errors import BudgetExceeded, DpsrmError, InputError, LedgerError, need
 from dpsrm.core.events import Adjacency, Charge, Spending, event_from_json, event_to_json
@@ -185,7 +185,7 @@ def read_budget(path: Path, *, near: Iterable[Path] = ()) -> Budget:
     named = [Path(each.run) for each in _budget(read_chain(path, torn=True), path).reservations]
     known = list(positions_near([*near, *named]))
     lines = read_chain(path, torn=True)
-    _need_newest(lines, path, kept=kept, known=known)
+    need_newest(lines, path, kept=kept, known=known)
     return _budget(lines, path)
 
 
@@ -200,7 +200,7 @@ def reserve(path: Path, spending: Spending, *, run: str, data: str) -> Position:
     try:
         found = _budget(lines, path)
         known = list(positions_near([Path(run), *(Path(each.run) for each in found.reservations)]))
-        _need_newest(lines, path, kept=read_position(beside(path)), known=known)
+        need_newest(lines, path, kept=read_position(beside(path)), known=known)
         found.need_room(spending, data)
         charges = [[event_to_json(charge.event), charge.count] for charge in spending.charges]
         chain.append({"kind": "reservation", "run": run, "data": data, "charges": charges})
@@ -209,28 +209,6 @@ def reserve(path: Path, spending: Spending, *, run: str, data: str) -> Position:
     finally:
         chain.close()
     return position
-
-
-def need_reserved(run: Path) -> None:
-    """Refuse a run whose reservation is no longer in its budget file.
-
-    Edge cases: a run that shares no budget, and a budget file that is gone (elsewhere, nobody can spend it), pass.
-    """
-    position = read_position(run / IN_RUN)
-    if position is not None and Path(position.file).exists():
-        path = Path(position.file)
-        position.need_reached(read_chain(path, torn=True), path=path, known_by=run)
-
-
-def _need_newest(lines: Lines, path: Path, *, kept: Position | None, known: Iterable[tuple[Path, Position]]) -> None:
-    """Refuse a file that lacks what others know was reserved in it."""
-    if kept is None or kept.budget not in lines.hashes[:1]:
-        raise LedgerError(
-            f"{beside(path)}, which tells whether {path} is its newest copy, is gone or that of another budget; "
-            "put it back: it belongs to the budget wherever that is moved"
-        )
-    for where, position in [(beside(path), kept), *known]:
-        position.need_reached(lines, path=path, known_by=where)
 
 
 def _budget(lines: Lines, path: Path) -> Budget:

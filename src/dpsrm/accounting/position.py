@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dpsrm.core.chain import Lines
+from dpsrm.core.chain import Lines, read_chain
 from dpsrm.core.errors import DpsrmError, LedgerError
 from dpsrm.core.files import read_limited, write_atomically
 
@@ -63,15 +64,15 @@ def write_position(path: Path, position: Position) -> None:
 
 def read_position(path: Path) -> Position | None:
     """The position at `path`; None if there is no such file, `LedgerError` if it holds something else."""
-    if not path.exists():
-        return None
     try:
+        if not path.exists():
+            return None
         body = json.loads(read_limited(path, _LIMIT))
         found = Position(file=body["file"], budget=body["budget"], lines=body["lines"], head=body["head"])
         texts = (found.file, found.budget, found.head)
         if type(found.lines) is not int or not all(isinstance(text, str) for text in texts):
             raise ValueError("a number and texts are needed")
-    except (KeyError, TypeError, ValueError, RecursionError, DpsrmError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError, DpsrmError) as error:
         raise LedgerError(f"{path} does not say where a budget stood: {str(error)[:200]}") from error
     return found
 
@@ -82,7 +83,38 @@ def positions_near(runs: Iterable[Path]) -> Iterator[tuple[Path, Position]]:
         for folder in sorted(parent.glob("*")):
             try:
                 position = read_position(folder / IN_RUN)
-            except (OSError, DpsrmError):
+            except DpsrmError:
                 continue
             if position is not None:
                 yield folder, position
+
+
+def need_newest(lines: Lines, path: Path, *, kept: Position | None, known: Iterable[tuple[Path, Position]]) -> None:
+    """Refuse a budget file that lacks what others know was reserved in it.
+
+    Args:
+        kept: the position kept beside the file; it must be there.
+        known: positions that run folders keep.
+    """
+    if kept is None or kept.budget not in lines.hashes[:1]:
+        raise LedgerError(
+            f"{beside(path)}, which tells whether {path} is its newest copy, is gone or that of another budget; "
+            "put it back: it belongs to the budget wherever that is moved"
+        )
+    for where, position in [(beside(path), kept), *known]:
+        position.need_reached(lines, path=path, known_by=where)
+
+
+def need_reserved(run: Path) -> None:
+    """Refuse a run whose reservation is no longer in its budget file.
+
+    Edge cases: a run that shares no budget passes. So does one whose budget file is gone or out of reach: nobody can
+    spend it here.
+    """
+    position = read_position(run / IN_RUN)
+    if position is None:
+        return
+    path = Path(position.file)
+    with suppress(PermissionError):
+        if path.exists():
+            position.need_reached(read_chain(path, torn=True), path=path, known_by=run)

@@ -78,8 +78,8 @@ class Plan:
     def epsilon_of(self, spending: Spending) -> float:
         """ε of `spending` at the promised δ, by the plan's accountant.
 
-        For an adaptive method this is what its Σρ would cost had it been planned: above the promised ε exactly if the
-        filter does not allow it, and otherwise a measure of progress, not a guarantee.
+        For an adaptive method it is that of the whole filter from the first release on, and above the promised ε if
+        (and only if) the filter does not allow `spending`.
         """
         if self.privacy is None:
             return float("inf")
@@ -91,13 +91,13 @@ class Plan:
 
     def _filtered_epsilon(self, spending: Spending, limit: float, privacy: Privacy) -> float:
         """`epsilon_of` where a filter decides."""
-        rho = zcdp_sum(spending)
-        if rho is None:
-            return math.inf
-        cost = _zcdp_guarantee(float(rho), privacy).epsilon if rho else 0.0
+        if not spending.charges:
+            return 0.0
         if fits_filter(spending, limit):
-            return min(cost, privacy.epsilon)
-        return max(cost, math.nextafter(privacy.epsilon, math.inf))
+            return privacy.epsilon if self.guarantee is None else self.guarantee.epsilon
+        rho = zcdp_sum(spending)
+        beyond = math.nextafter(privacy.epsilon, math.inf)
+        return math.inf if rho is None else max(beyond, _zcdp_guarantee(float(rho), privacy).epsilon)
 
 
 def noise_for(method: Method, schedule: Schedule, *, n: int, privacy: Privacy) -> float:

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from dpsrm.accounting.budget import need_reserved, read_budget, reserve
-from dpsrm.accounting.position import IN_RUN, write_position
+from dpsrm.accounting.budget import read_budget, reserve
+from dpsrm.accounting.position import IN_RUN, need_reserved, write_position
 from dpsrm.core.errors import DpsrmError, ResumeError
 from dpsrm.core.ledger import Ledger, mend_ledger, read_ledger
 from dpsrm.core.randomness import Streams
@@ -61,7 +61,7 @@ def train(
         write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
         folder.write_environment()
         threads = settings.performance.threads_for(prepared.objective.layout.size)
-        facts = {**prepared.facts(), "threads": threads}
+        facts = {**prepared.facts(), "threads": threads, "files": folder.digests(folder.config, folder.environment)}
         session = Session(prepared=prepared, folder=folder, facts=facts)
         if settings.performance.resumable:
             facts["identity"] = identity_of(prepared.objective, prepared.records, prepared.streams)
@@ -119,6 +119,8 @@ def _reopened(folder: RunFolder, module: nn.Module, loss: PerExampleLoss, data: 
     checkpoint = read_checkpoint(folder.checkpoint, streams, parameters=Layout.of(module).size)
     settings = settings_from(checkpoint.facts["settings"])
     need_same("settings", checkpoint.facts["settings"], _written(folder), "restore config.toml, or train a new run")
+    files = folder.digests(folder.config, folder.environment)
+    need_same("published files", checkpoint.facts["files"], files, "restore them, or train a new run")
     prepared = prepare(module, loss, data, settings, streams)
     _need_same_run(checkpoint, prepared)
     _restore(prepared, checkpoint)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsrm.accounting import Guarantee
-from dpsrm.accounting.budget import need_reserved
+from dpsrm.accounting.position import need_reserved
 from dpsrm.core.closing import Closing
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.ledger import LedgerFacts, read_ledger
