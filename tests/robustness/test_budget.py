@@ -89,6 +89,20 @@ def test_a_refused_run_overwrites_nothing(tmp_path, budget):
     assert run.folder.model.exists()
 
 
+def test_a_run_that_was_too_late_leaves_no_folder(tmp_path, budget, monkeypatch):
+    """Refused after its folder was made, because another run reserved in between."""
+    path = budget(epsilon=1.2)
+    monkeypatch.setattr(Budget, "need_room", lambda *_: None)
+    monkeypatch.setattr(sys.modules["dpsrm.training.train"], "reserve", too_late)
+    with pytest.raises(BudgetExceeded):
+        go(tmp_path, "a", path)
+    assert not (tmp_path / "a").exists()
+
+
+def too_late(*_, **__):
+    raise BudgetExceeded("another was faster")
+
+
 def test_a_run_that_dies_stays_charged_and_resumes_without_a_second_charge(tmp_path, budget):
     path = budget(epsilon=1.2)
 

@@ -72,6 +72,8 @@ class Budget:
         if self.accountant == "rdp":
             order = best_order(self.epsilon, self.delta) if self.order is None else self.order
             object.__setattr__(self, "order", FixedOrderAccountant(order).order)
+            room = conversion_cost(order, self.delta) < self.epsilon
+            need(room, "no run fits so small a budget at this order", order=order, remedy="use --accountant pld")
 
     @property
     def proof(self) -> Accountant:
