@@ -324,7 +324,8 @@ def test_a_budget_is_never_written_over_and_is_its_owners_alone(tmp_path, budget
 
 
 @pytest.mark.parametrize(
-    "bad", [{"epsilon": 0.0}, {"delta": 1.0}, {"accountant": "rdp9"}, {"epsilon": "1"}, {"order": 1.05}]
+    "bad",
+    [{"epsilon": 0.0}, {"epsilon": 1e-4}, {"delta": 1.0}, {"accountant": "rdp9"}, {"epsilon": "1"}, {"order": 1.05}],
 )
 def test_budgets_that_are_none_are_refused(bad):
     with pytest.raises(InputError):

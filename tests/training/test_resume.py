@@ -244,6 +244,20 @@ def test_files_that_would_be_published_changed_are_refused(tmp_path, name):
     (run / name).write_text((run / name).read_text() + "\n")
     with pytest.raises(ResumeError, match=name):
         resume(run, *parts())
+    (run / name).unlink()
+    with pytest.raises(DpsrmError, match=name):
+        resume(run, *parts())
+
+
+def test_a_file_edited_while_the_run_goes_on_is_named_afterwards(tmp_path):
+    """The closing line binds what was written before the run began."""
+
+    def edit(progress):
+        if progress.step == 5:
+            (tmp_path / "run" / "config.toml").write_text("")
+
+    train(*parts(), settings(), out=tmp_path / "run", watch=edit)
+    assert "config.toml was changed" in verify(tmp_path / "run").problems[0]
 
 
 def test_other_versions_or_another_cpu_are_refused(tmp_path, monkeypatch):

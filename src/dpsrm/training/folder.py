@@ -148,8 +148,11 @@ class RunFolder:
                 each.unlink()
 
     def digests(self, *paths: Path) -> dict[str, str]:
-        """The SHA-256 of some of the run's files, by name."""
-        return {path.name: sha256_of(path) for path in paths}
+        """The SHA-256 of some of the run's files, by name; `InputError` if one cannot be read."""
+        try:
+            return {path.name: sha256_of(path) for path in paths}
+        except OSError as error:
+            raise InputError(f"a file of the run cannot be read: {error}; put it back, or train a new run") from error
 
     def forget(self) -> None:
         """Destroy the key and remove the checkpoint of a run that has ended."""

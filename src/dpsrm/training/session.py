@@ -50,7 +50,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A prepared run and its folder; `facts` go into every checkpoint."""
+    """A prepared run and its folder; `facts` go into every checkpoint.
+
+    Among them are the digests of the files written before the run began, so that it is closed over these.
+    """
 
     prepared: Prepared
     folder: RunFolder
@@ -101,10 +104,10 @@ class Session:
             unit=p.settings.record,
             isolation=_isolation(p),
             engine=_name_of(by),
-            files=folder.digests(folder.config, folder.environment, folder.model),
+            files={**self.facts["files"], **folder.digests(folder.model)},
         )
         write_atomically(folder.certificate, render(facts, guarantee, closing).encode())
-        ledger.close(replace(closing, files=folder.digests(*folder.bound)))
+        ledger.close(replace(closing, files={**closing.files, **folder.digests(folder.certificate)}))
         folder.forget()
         return Run(module=p.objective.module, plan=p.plan, guarantee=guarantee, folder=folder, head=ledger.position[1])
 
