@@ -21,7 +21,7 @@ from dpsrm.training import Performance, Privacy, Settings, Training, verify
 from dpsrm.training.models import binary_loss
 
 CHOSEN = Settings(
-    privacy=Privacy(epsilon=50.0, delta=1e-5, noise_multiplier=2.0),
+    privacy=Privacy(epsilon=50.0, delta=1e-5, noise_multiplier=2.0, accountant="rdp"),
     training=Training(batch=8, steps=6),
     performance=Performance(checkpoint_steps=2, threads=1),
 )

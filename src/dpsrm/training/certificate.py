@@ -56,8 +56,8 @@ def isolation_sentence(isolation: Isolation) -> str:
 def render(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) -> str:
     """The text of `certificate.md`; `closing` is the closing line that will follow, or that followed."""
     lines = ["# Privacy certificate", "", _promise(facts, guarantee, closing.unit), ""]
-    if closing.isolation is Isolation.CHECKED:
-        lines += [f"**An assumption.** {isolation_sentence(closing.isolation)}", ""]
+    assumed = "**An assumption.** " if closing.isolation is Isolation.CHECKED else ""
+    lines += [assumed + isolation_sentence(closing.isolation), ""]
     if not facts.header.private_randomness:
         lines += [
             "**Reproducible, not private.** The randomness came from a fixed seed: whoever knows the seed can remove "
@@ -71,7 +71,7 @@ def render(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) ->
         *_filtered(facts),
         f"Charged before release in `ledger.jsonl` ({facts.charged[0]} lines, chain head `{facts.charged[1]}`, then a "
         f"closing line over this folder); {closing.released} releases made of {facts.spending.releases} charged.",
-        f"Clipped sums by the {closing.engine} engine. {isolation_sentence(closing.isolation)}",
+        f"Clipped sums by the {closing.engine} engine.",
         "",
         "| file | SHA-256 |",
         "|---|---|",
