@@ -95,7 +95,7 @@ def _pause(recorder: Recorder) -> Any:
 
 
 def _resume(name: str, objective: Objective, recorder: Recorder, *, cut: bool) -> Any:
-    """A hook that records the call and starts the rules again; the gradients are later taken on a twin without hooks."""
+    """A hook that records the call and starts the rules again; its gradients are taken on a twin without hooks."""
 
     def hook(child: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor:
         need(isinstance(output, Tensor), "a module without a rule must return one tensor", module=type(child).__name__)
