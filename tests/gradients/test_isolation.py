@@ -58,6 +58,10 @@ def test_equals_the_loop_oracle(name, engine):
     objective, exact, inputs, targets = case(name)
     query = query_for(objective)
     options = {"notice": lambda _: None} if engine is GhostEngine else {}
+    if engine is FunctionalEngine and name == "balanced softmax":
+        with pytest.raises(IsolationError, match="Three ways out"):
+            engine(objective)(query, inputs, targets)
+        return
     found = engine(objective, **options)(query, inputs, targets)
     assert relative_error(found.secret, oracle(exact, query, inputs, targets).secret) <= 2e-5
 
@@ -202,7 +206,9 @@ def test_twins_share_nothing_that_changes():
     one.list.append(1)
     one.plain.add_(1)
     one.added = 3
-    assert two.list == [] and float(two.plain.sum()) == 0 and not hasattr(twins.make(), "added")
+    assert two.list == []
+    assert float(two.plain.sum()) == 0
+    assert not hasattr(twins.make(), "added")
     assert one.w.weight is module.w.weight, "parameters are passed by value, not copied here"
 
 
@@ -213,9 +219,11 @@ def test_a_module_that_cannot_be_copied_is_refused():
         Objective.of(module, losses)
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated")
 def test_scripted_modules_are_refused():
+    scripted = torch.jit.script(nn.Linear(2, 2))
     with pytest.raises(InputError, match="scripted"):
-        Twins(torch.jit.script(nn.Linear(2, 2)))
+        Twins(scripted)
 
 
 def checked(module, loss=losses):
@@ -241,11 +249,14 @@ def test_checked_notices_what_treats_examples_together(name):
     torch.manual_seed(0)
     make, loss, inputs = CASES[name]
     objective = checked(make(), loss)
-    with pytest.raises(IsolationError, match="alone"):
+    run, inputs = GhostEngine(objective), 3 * inputs if name == "rolled" else inputs
+
+    def many():
         for _ in range(20):
-            GhostEngine(objective)(
-                query_for(objective, clip=1.0), 3 * inputs if name == "rolled" else inputs, 5 * torch.randn(6)
-            )
+            run(query_for(objective, clip=1.0), inputs, 5 * torch.randn(6))
+
+    with pytest.raises(IsolationError, match="alone"):
+        many()
 
 
 def test_checked_compares_losses_of_candidates():

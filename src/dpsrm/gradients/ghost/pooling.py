@@ -52,7 +52,8 @@ class _Pooling:
         images = output.flatten(0, 1)
         quicker = images.shape[1] >= 6 and images.device.type == "cpu" and images.is_contiguous()
         run = cast(Callable[..., Tensor], _Pool.apply if quicker else F.max_pool2d)
-        return run(images, *self.settings).unflatten(0, output.shape[:2])
+        pooled = run(images, *self.settings)
+        return pooled.view(*output.shape[:2], *pooled.shape[1:])
 
 
 def max_pool(
