@@ -19,6 +19,7 @@ from dpsrm.accounting import (
     searched_guarantee,
 )
 from dpsrm.accounting.pld_compose import Tilt, bins, compose, tilt_for_delta, untilted
+from dpsrm.accounting.pld_grid import connect
 from dpsrm.accounting.pld_release import profiles
 from dpsrm.core.events import Adjacency, Charge, PureRelease, Spending, ZcdpRelease
 
@@ -141,3 +142,13 @@ def test_paper_has_no_order_beyond_its_lemma(spend, batch, noise) -> None:
     spent = spend(30_001, batch, 10, noise)
     assert largest_order(spent) == 0
     assert ACCOUNTANTS["paper"].epsilon(spent, 1e-5).epsilon == math.inf
+
+
+def test_connecting_dots_keeps_all_mass() -> None:
+    """Nothing of a release is lost: cells, what lies below them (rounded up), the tail and what has no end."""
+    index = np.arange(3, dtype=np.int64)
+    mass, gap = np.array([0.2, 0.1]), np.array([0.005, 0.002])
+    found = connect(index=index, dx=0.1, mass=mass, gap=gap, tail=(0.3, 0.25), below=0.4)
+    assert found.mass.sum() + found.infinite == pytest.approx(1, abs=1e-15)
+    assert found.mass[0] >= 0.4
+    assert found.infinite == 0.25
