@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpsrm.core.chain import Chain, read_chain
+from dpsrm.core.chain import GENESIS, Chain, read_chain
 from dpsrm.core.errors import LedgerError
 
 
@@ -55,3 +55,13 @@ def test_after_a_failed_write_nothing_more_is_taken(tmp_path, monkeypatch):
         chain.append({"a": 3})
     chain.close()
     assert [body["a"] for body in read_chain(tmp_path / "c").bodies] == [1]
+
+
+def test_a_chain_extends_what_was_seen_of_it_and_nothing_else(tmp_path):
+    written(tmp_path / "c", {"a": 1}, {"a": 2}, {"a": 3})
+    lines = read_chain(tmp_path / "c")
+    seen = list(enumerate((GENESIS, *lines.hashes)))
+    assert all(lines.extends(count, head) for count, head in seen)
+    assert not any(lines.extends(count + 1, head) for count, head in seen)
+    assert not any(lines.extends(count - 1, head) for count, head in seen)
+    assert not lines.extends(4, lines.head)

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from dpsrm.core.errors import DpsrmError
+from dpsrm.gradients import ClipRule, Part
+from dpsrm.gradients.query import part_factors
 from dpsrm.mechanisms import Selection
 from dpsrm.methods import METHODS, Agd, ConstantStep, Disk, Gd, Rrpsgd, Schedule, Sgd, Spider, Srm
 from dpsrm.methods.method import Choice
@@ -57,3 +59,13 @@ def test_the_choice_of_dp_agd_has_its_bound_and_price():
 def test_a_method_without_a_clip_is_not_private():
     with pytest.raises(DpsrmError):
         Sgd(max_grad_norm=0.0)
+
+
+@pytest.mark.parametrize("rule", list(ClipRule))
+def test_no_part_is_longer_than_its_clip(rule):
+    """Norms from far below the clip to far above it, at it, and one rounding beside it."""
+    clip = 0.7
+    norms = torch.tensor([0.0, 1e-300, 0.1, 0.7, 0.7000000000000002, 0.71, 1.3, 1.4, 5.0, 1e300], dtype=torch.float64)
+    factors = part_factors(norms, Part(coefficients=(1.0,), clip=clip, rule=rule))
+    assert ((norms * factors) <= clip).all()
+    assert (factors >= 0).all()
