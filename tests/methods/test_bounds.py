@@ -8,7 +8,7 @@ from dpsrm.gradients import ClipRule, Part
 from dpsrm.gradients.query import part_factors
 from dpsrm.mechanisms import Selection
 from dpsrm.methods import METHODS, Agd, ConstantStep, Disk, Gd, Rrpsgd, Schedule, Sgd, Spider, Srm
-from dpsrm.methods.method import Choice
+from dpsrm.methods.method import Choice, Stage
 
 SCHEDULE = Schedule(steps=6, batch=4, first_batch=9)
 C1, C2 = 0.7, 0.2
@@ -69,3 +69,9 @@ def test_no_part_is_longer_than_its_clip(rule):
     factors = part_factors(norms, Part(coefficients=(1.0,), clip=clip, rule=rule))
     assert ((norms * factors) <= clip).all()
     assert (factors >= 0).all()
+
+
+def test_dp_agds_plan_has_a_gradient_and_a_choice_for_every_update():
+    schedule = Schedule(steps=6, batch=9, first_batch=9)
+    assert Agd().stages(schedule) == (Stage(9, 12, zcdp=True),)
+    assert Agd().calibrated(2.0).rho == 1 / 8
