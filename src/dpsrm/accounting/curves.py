@@ -177,13 +177,18 @@ def _log_excess(x: Array, rate: float, noise: float, *, order: float, means: tup
 
 def _log_mixture(exponent: Array, rate: float) -> Array:
     """ln(1 − q + q·e^x), to full relative precision however small q and x are."""
-    near = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
-    return np.where(exponent < 1, near, np.logaddexp(math.log1p(-rate), math.log(rate) + exponent))
+    log_mixture = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
+    far = exponent >= 1
+    log_mixture[far] = np.logaddexp(math.log1p(-rate), math.log(rate) + exponent[far])
+    return log_mixture
 
 
 def _excess(order: float, loss: Array) -> Array:
     """L^α − 1 − α(L−1) at L = e^loss: Σ_{k≥2} (α^k − α)·loss^k/k! where the difference would cancel."""
-    plain = np.maximum(np.expm1(order * loss) - order * np.expm1(loss), 0.0)
-    tiny = np.where(order * np.abs(loss) < 0.01, loss, 0.0)
-    series = sum((order**k - order) * tiny**k / math.factorial(k) for k in range(2, 8))
-    return np.where(order * np.abs(loss) < 0.01, np.maximum(series, 0.0), plain)
+    excess = np.maximum(np.expm1(order * loss) - order * np.expm1(loss), 0.0)
+    small = order * np.abs(loss) < 0.01
+    tiny, series = loss[small], np.zeros(int(small.sum()))
+    for k in range(7, 1, -1):
+        series = series * tiny + (order**k - order) / math.factorial(k)
+    excess[small] = np.maximum(series * tiny * tiny, 0.0)
+    return excess

@@ -11,6 +11,7 @@ from dpsrm.accounting.pld_compose import Parts, Tilt, tilt_for_delta, tilt_for_e
 from dpsrm.accounting.pld_extremes import LEAST_NOISE, MOST_NOISE, set_aside
 from dpsrm.accounting.pld_grid import Pld
 from dpsrm.accounting.pld_release import Discretise, profiles, release_plds
+from dpsrm.accounting.rdp import need_supported
 from dpsrm.core.events import Adjacency, Event, GaussianRelease, PureRelease, Scheme, Spending
 
 LEAST_DELTA = 1e-9
@@ -121,6 +122,8 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
     The grid's error O(dx²), from above, is taken off with a factor to spare: the whole distance between two grids.
     """
     check_delta(delta, least=LEAST_DELTA)
+    for charge in spending.charges:
+        need_supported(charge.event, spending.adjacency)
     if unprotected(spending):
         return math.inf
     gaussians = [c for c in spending.charges if isinstance(c.event, GaussianRelease) and _is_attacked(c.event)]
