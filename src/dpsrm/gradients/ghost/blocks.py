@@ -103,13 +103,13 @@ class RowsBlock:
 
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
         """Add the weighted rows, in float64."""
-        size, additions = at_once(1), 0
-        for atom, weight_B in weights.items():
-            for start in range(0, len(weight_B), size):
-                cut = slice(start, start + size)
-                total_P += self.order(weight_B[cut] @ self.atoms[atom][cut])
-                additions += 1
-        return additions
+        size, examples = at_once(len(weights)), len(next(iter(self.atoms.values())))
+        starts = range(0, examples, size)
+        for start in starts:
+            cut = slice(start, start + size)
+            sums = (weight_B[cut] @ self.atoms[atom][cut] for atom, weight_B in weights.items())
+            total_P += self.order(sum(sums, _ZERO))
+        return len(starts)
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""

@@ -126,15 +126,15 @@ class OuterBlock:
 
     def _add_together(self, weights: dict[Atom, Tensor], total_P: Tensor) -> int:
         """Add float64 factors, as many examples in one product as the margin allows."""
-        additions = 0
-        for left, right_BTO in self._scaled(weights).items():
-            size = at_once(right_BTO.shape[1])
-            for start in range(0, len(right_BTO), size):
-                cut = slice(start, start + size)
-                left_NI, right_NO = _flat(self.left[left][cut], right_BTO[cut])
-                total_P += self.order((right_NO.T @ left_NI).flatten())
-                additions += 1
-        return additions
+        scaled = self._scaled(weights)
+        examples, positions, _ = next(iter(scaled.values())).shape
+        size = at_once(positions * len(scaled))
+        starts = range(0, examples, size)
+        for start in starts:
+            cut = slice(start, start + size)
+            factors = (_flat(self.left[left][cut], right_BTO[cut]) for left, right_BTO in scaled.items())
+            total_P += self.order(sum((right_NO.T @ left_NI for left_NI, right_NO in factors), _ZERO).flatten())
+        return len(starts)
 
     def _add_chunks(self, weights: dict[Atom, Tensor], total_P: Tensor) -> int:
         """Add `chunk` examples at a time; a chunk's sum over all left factors is added in float64."""

@@ -19,7 +19,7 @@ CHUNKED = 2.0**-9
 DOUBT = 2.0**-9
 """A squared norm that may be off by more than this share of itself is taken again in float64 before it decides."""
 
-MOST_PIECES = 2.0**10
+MOST_PIECES = 2.0**12
 """How long an example's weighted pieces may be together, in clips: what cancels more is scaled down further."""
 
 _SMALL, _SHORT = 2**14, 128
@@ -60,7 +60,7 @@ def at_once(positions: int) -> int:
     """How many examples may be added in one float64 product: their error stays below an eighth of `MARGIN`.
 
     >>> at_once(1), at_once(64), at_once(10**7)
-    (1020, 127, 1)
+    (508, 63, 1)
     """
     most = MARGIN / 8 / MOST_PIECES
     examples = int(math.sqrt(most * 2**53 / positions))
