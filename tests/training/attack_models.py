@@ -1,9 +1,11 @@
-"""Modules and losses that write down what they see: nothing of it may be published, or reach the next record."""
+"""Modules and losses that write down what they see, or treat the examples of a batch together, strongly."""
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from gradients.ghost_cases import losses
+from gradients.ghost_cases import Wrapped, losses
+from gradients.isolation_cases import CASES, in_batch_negatives
 
 FEATURES = 4
 
@@ -143,3 +145,101 @@ def replaced_in(data, who):
     inputs[who] = torch.tensor([50.0, -70.0, 90.0, -110.0])
     targets[who] = -40.0
     return inputs, targets
+
+
+def two_layers(run):
+    """Two layers, one of which `run` may show the batch in another order."""
+    return Wrapped(run, first=nn.Linear(FEATURES, 5), out=nn.Linear(5, 2))
+
+
+def in_order(order):
+    """The first layer on the batch in another order, the last on the batch as it is: rows of two examples meet."""
+
+    def run(m, x):
+        places = order(x)
+        return m.out(torch.tanh(m.first(x[places]))[places.argsort()])
+
+    return run
+
+
+def dispatched(m, x):
+    """Sorted by expert, run, restored; then a layer for all."""
+    chosen = (x[:, 0] > 0).long()
+    places = chosen.argsort(stable=True)
+    both = torch.stack([m.a(x[places]), m.b(x[places])], 1)[torch.arange(len(x)), chosen[places]]
+    return m.out(torch.tanh(both)[places.argsort()])
+
+
+def balanced(outputs, targets):
+    """Softmax shifted against the batch's larger class, far."""
+    classes = (targets > 0).long()
+    shift = -60 * F.one_hot(classes, 2).to(outputs.dtype).mean(0)
+    return F.cross_entropy(outputs[:, :2] + shift, classes, reduction="none")
+
+
+def scaled(outputs, targets):
+    """Targets divided by the batch's largest."""
+    return losses(outputs, targets / targets.abs().max())
+
+
+def opposed(count=6):
+    """One record with a large target among small ones, and the same with its target's sign turned."""
+    inputs, targets = records(count)
+    targets = targets / 10
+    targets[0] = 100.0
+    turned = targets.clone()
+    turned[0] = -100.0
+    return (inputs, targets), (inputs, turned)
+
+
+def extreme(count=6):
+    """Ordinary records, and the same with another record 0, far from all others."""
+    base = records(count)
+    return base, replaced_in(base, 0)
+
+
+def positive(count=6):
+    """Records that agree about their target, and the same with a huge one."""
+    inputs, targets = records(count)
+    targets = 1 + 0.1 * targets
+    other = targets.clone()
+    other[0] = -1000.0
+    return (inputs.abs(), targets), (inputs.abs(), other)
+
+
+def halves(count=6):
+    """As many records of each class, and the same with one changing sides."""
+    inputs, targets = records(count)[0], torch.ones(count)
+    targets[::2] = -1.0
+    other = targets.clone()
+    other[0] = 1.0
+    return (inputs.abs(), targets), (inputs.abs(), other)
+
+
+def text(count=6):
+    """Words, with a large target at record 0, and the same with its sign turned."""
+    words = torch.randint(7, (count, 5), generator=torch.Generator().manual_seed(0))
+    return tuple((words, each[1]) for each in opposed(count))
+
+
+ATTACKS = {
+    "sort by length": (lambda: two_layers(in_order(lambda x: x.abs().sum(1).argsort())), losses, opposed),
+    "sorted dispatch": (
+        lambda: Wrapped(dispatched, a=nn.Linear(FEATURES, 5), b=nn.Linear(FEATURES, 5), out=nn.Linear(5, 2)),
+        losses,
+        opposed,
+    ),
+    "flip": (lambda: two_layers(in_order(lambda x: torch.arange(len(x)).flip(0))), losses, opposed),
+    "mixup in forward": (
+        lambda: two_layers(lambda m, x: m.out(m.first(0.6 * x + 0.4 * x[torch.randperm(len(x))]))),
+        losses,
+        extreme,
+    ),
+    "in-batch negatives": (lambda: two_layers(lambda m, x: m.out(m.first(x))), in_batch_negatives, extreme),
+    "targets scaled by the batch": (lambda: two_layers(lambda m, x: m.out(m.first(x))), scaled, positive),
+    "balanced softmax": (lambda: two_layers(lambda m, x: m.out(m.first(x))), balanced, halves),
+    "centred by the batch": (lambda: two_layers(lambda m, x: m.out(m.first(x - x.mean(0) / 2))), losses, extreme),
+    "weight norm": (CASES["weight norm"][0], losses, opposed),
+    "tied weights": (CASES["tied weights"][0], losses, text),
+}
+"""Modules and losses, with neighbouring records between which a library that runs whole batches would move too far."""
