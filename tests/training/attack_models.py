@@ -164,7 +164,7 @@ def in_order(order):
 
 def dispatched(m, x):
     """Sorted by expert, run, restored; then a layer for all."""
-    chosen = (x[:, 0] > 0).long()
+    chosen = (x[:, 0] < 0).long()
     places = chosen.argsort(stable=True)
     both = torch.stack([m.a(x[places]), m.b(x[places])], 1)[torch.arange(len(x)), chosen[places]]
     return m.out(torch.tanh(both)[places.argsort()])

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import os
 import re
 from dataclasses import dataclass
@@ -208,3 +209,12 @@ def test_replacing_a_record_changes_nothing_published_but_theta(name, way, metho
         moved = float((run.theta.double() - runs[0].theta.double()).norm())
         assert 0 < moved <= most(method) * (1 + 1e-5), "θ moves, by no more than the clips allow"
     assert verify(runs[0].path).ok
+
+
+def test_a_notice_names_what_is_written_in_vain(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        attempt("ActNorm", "loop", "sgd", data=records(N), path=tmp_path / "run")
+    (notice,) = [each.getMessage() for each in caplog.records if "discarded" in each.getMessage()]
+    assert "0.started" in notice
+    assert "0.shift" in notice
+    assert "0.scale" not in notice
