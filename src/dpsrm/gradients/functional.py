@@ -52,10 +52,10 @@ class FunctionalEngine:
 
     def _rows(self, point_P: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Every example's gradient and loss."""
-        layout, run = self.objective.layout, self.objective.ready()
+        run = self.objective.ready()
 
         def loss_of_one(vector_P: Tensor, one_input: Tensor, one_target: Tensor) -> Tensor:
-            return run.one(layout.split(vector_P), one_input, one_target)
+            return run.one(self.objective.parameters(vector_P), one_input, one_target)
 
         with self.objective.explained(point_P, inputs, targets):
             rows: tuple[Tensor, Tensor] = each_alone(grad_and_value(loss_of_one), (None, 0, 0))(

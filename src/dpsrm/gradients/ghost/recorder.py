@@ -176,7 +176,7 @@ def record(
     """
     inputs, targets = batch
     with torch.enable_grad(), objective.explained(point_P, inputs, targets):
-        leaves = {name: p.detach().requires_grad_() for name, p in objective.layout.split(point_P).items()}
+        leaves = {name: p.detach().requires_grad_() for name, p in objective.parameters(point_P).items()}
         inside = () if cut else tuple(f"{name}." for name in modules)
         handed = {name: p.detach() if name.startswith(inside) else p for name, p in leaves.items()}
         recorder = Recorder(handed, batch=len(inputs) if objective.way is Way.BATCH else None)
