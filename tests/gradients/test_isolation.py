@@ -139,7 +139,7 @@ class Remembers(nn.Module):
 
 WRITES = {
     "a buffer": lambda m, x: m.seen.mul_(0.9).add_(x.detach().mean(0)),
-    "a frozen parameter": lambda m, x: m.frozen.data.copy_(x.detach().mean(0)),
+    "a frozen parameter": lambda m, x: m.frozen.data.add_(x.detach().mean(0)),
     "a plain tensor": lambda m, x: m.plain.add_(x.detach().mean(0)),
     "a list": lambda m, x: m.list.append(x.detach().mean(0)),
     "an attribute": lambda m, x: setattr(m, "plain", 0.9 * m.plain + x.detach().mean(0)),

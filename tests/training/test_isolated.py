@@ -1,4 +1,4 @@
-"""Training looks at module and loss before anything is charged: memory outside of them, and writes that are discarded."""
+"""Training looks at module and loss before anything is charged: memory outside of them, writes that are discarded."""
 
 import logging
 
