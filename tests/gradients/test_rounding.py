@@ -89,7 +89,7 @@ def test_layers_added_in_chunks_leave_room_for_their_rounding():
     objective = Objective.of(module, _squared)
     one = GhostEngine(objective)(one_part(objective, 1e-3), torch.randn(1, 64, 160), torch.randn(1))
     assert one.diagnostics.clipped == (1.0,)
-    assert float(one.secret.norm()) <= one.bound * (1 - CHUNKED)
+    assert float(one.secret.norm()) <= one.bound * (1 - CHUNKED / 2), "half of it is for the rounding of the sum"
 
 
 def _squared(out, y):
