@@ -33,6 +33,8 @@ class ClipRule(str, Enum):
     FLAT = "flat"
     AUTO = "auto"
 
+    __hash__ = str.__hash__  # equal texts are equal members; Enum's own hash is slow, and parts are looked up by it
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -79,13 +81,11 @@ class Query:
 
     def __post_init__(self) -> None:
         """Refuse parts that speak of other points."""
+        count = len(self.points)
         for part in self.parts:
-            need(
-                len(part.coefficients) == len(self.points),
-                "a part has one coefficient per point",
-                coefficients=part.coefficients,
-                points=len(self.points),
-            )
+            if len(part.coefficients) != count:
+                rule = "a part has one coefficient per point"
+                need(False, rule, coefficients=part.coefficients, points=count)
 
     @property
     def bound(self) -> float:
