@@ -65,10 +65,10 @@ def test_positions_that_cancel(points):
 def test_large_layers_are_within_their_bound_and_near_the_oracle():
     """Layers large enough to be added in float32 chunks: clipped examples lose at most the margin and the doubt."""
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(160, 192), nn.Tanh(), nn.Linear(192, 128))
+    module = nn.Sequential(nn.Linear(256, 288), nn.Tanh(), nn.Linear(288, 256))
     loss = _squared
     objective, exact = Objective.of(module, loss), Objective.of(copy.deepcopy(module).double(), loss, way=Way.LOOP)
-    inputs, targets = torch.randn(5, 64, 160), torch.randn(5)
+    inputs, targets = torch.randn(11, 16, 256), torch.randn(11)
     here_P = objective.layout.read(module)
     points = here_P, here_P + 1e-2 * torch.randn_like(here_P)
     for clip, low in ((1e-3, 1 - CHUNKED - 2**-8), (1e6, 1 - 1e-5)):
@@ -85,9 +85,9 @@ def test_large_layers_are_within_their_bound_and_near_the_oracle():
 
 
 def test_layers_added_in_chunks_leave_room_for_their_rounding():
-    module = nn.Linear(160, 192, bias=False)
+    module = nn.Linear(256, 256, bias=False)
     objective = Objective.of(module, _squared)
-    one = GhostEngine(objective)(one_part(objective, 1e-3), torch.randn(1, 64, 160), torch.randn(1))
+    one = GhostEngine(objective)(one_part(objective, 1e-3), torch.randn(1, 16, 256), torch.randn(1))
     assert one.diagnostics.clipped == (1.0,)
     assert float(one.secret.norm()) <= one.bound * (1 - CHUNKED / 2), "half of it is for the rounding of the sum"
 
