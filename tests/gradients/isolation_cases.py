@@ -115,6 +115,11 @@ CASES = {
         losses,
         norm(6, 4),
     ),
+    "a bias made of the example": (
+        lambda: linear(lambda m, x: F.linear(x, m.w.weight, x.mean(0)[:3]) + m.w.bias),
+        losses,
+        norm(6, 4),
+    ),
     "tied weights": (tied, losses, words(6, 5)),
     "centred by the batch": (lambda: centred(lambda x: x - x.mean(0)), losses, norm(6, 4)),
     "centred, detached": (lambda: centred(lambda x: x - x.mean(0).detach()), losses, norm(6, 4)),

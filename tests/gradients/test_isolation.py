@@ -19,7 +19,7 @@ EQUAL = [
     *("sort by length", "sorted dispatch", "flip", "mixup in forward", "in-batch negatives", "weight norm"),
     *("targets scaled by the batch", "balanced softmax", "spectral norm", "tied weights", "centred by the batch"),
     *("centred, detached", "cumulative sum", "rolled", "divided by the batch size", "attention across examples"),
-    *("examples as positions", "batch norm in evaluation mode"),
+    *("examples as positions", "batch norm in evaluation mode", "a bias made of the example"),
 ]
 REFUSED = ["value-dependent branch", "packed LSTM", "functional batch norm"]
 PUBLIC_TABLE = "docs/isolation.md"
