@@ -45,7 +45,7 @@ def cnn5(activation: str = "relu") -> nn.Sequential:
 
 
 def cnn6_trunk(*, normalised: bool = False) -> nn.Sequential:
-    """CNN6's convolutions, of 32, 64 and 128 filters: each 3 × 3, ReLU, pool 2; then flat. Pretrained, then frozen.
+    """CNN6's convolutions, of 32, 64 and 128 filters: each 3 × 3, pool 2, ReLU; then flat. Pretrained, then frozen.
 
     The paper gives the numbers of filters only. `normalised` puts batch norm behind each convolution, for pretraining
     on public records; it is folded into the weights before a private record is seen.
@@ -55,7 +55,7 @@ def cnn6_trunk(*, normalised: bool = False) -> nn.Sequential:
     for filters in CNN6_FILTERS:
         layers.append(nn.Conv2d(channels, filters, 3, padding=1))
         layers += [nn.BatchNorm2d(filters)] if normalised else []
-        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.MaxPool2d(2), nn.ReLU()]
         channels = filters
     return nn.Sequential(*layers, nn.Flatten())
 

@@ -42,7 +42,7 @@ class Pretraining:
     Every setting is part of the fingerprint. Images are flipped at random and moved by up to `shift` pixels.
     """
 
-    epochs: int = 15
+    epochs: int = 10
     batch: int = 125
     learning_rate: float = 0.1
     weight_decay: float = 5e-4
