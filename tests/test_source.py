@@ -51,3 +51,46 @@ def test_only_the_key_file_gets_the_key(path):
     assert ".surrender_key(" not in text or name(path) == "training/keys.py"
     assert "pickle.load" not in text
     assert "torch.load(" not in text
+
+
+NOISE = {
+    "gaussian_noise": "mechanisms/noise.py",
+    "on_grid": "mechanisms/noise.py",
+    "noisy_min": "mechanisms/noisy_min.py",
+}
+"""The functions that make noise or round it away, and where they are."""
+
+
+def words(tree):
+    """Every name a file reads, as a variable, an attribute or an import."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute):
+            yield node.attr, node.lineno
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from ((alias.name.split(".")[-1], node.lineno) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_nothing_hands_out_noise(path):
+    """Only the airlock knows the functions that make noise, only the loop gives it the secret stream."""
+    tree, file = ast.parse(path.read_text()), name(path)
+    known = [(word, line) for word, line in words(tree) if word in NOISE and NOISE[word] != file]
+    assert not known or file == "mechanisms/airlock.py", known
+    streams = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "noise"]
+    loops = file in ("training/loop.py", "core/randomness.py") or file.startswith("accounting/")
+    assert not streams or loops, streams
+
+
+def test_one_function_adds_noise():
+    """Within the airlock each is called once: Gaussian noise and rounding by the one function that releases sums."""
+    tree = ast.parse((PACKAGE / "mechanisms" / "airlock.py").read_text())
+    (lock,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    callers = {
+        called: [f.name for f in lock.body if isinstance(f, ast.FunctionDef) for n, _ in words(f) if n == called]
+        for called in NOISE
+    }
+    assert callers == {"gaussian_noise": ["_released"], "on_grid": ["_released"], "noisy_min": ["select"]}
+    everywhere = [word for word, _ in words(tree)]
+    assert [everywhere.count(word) for word in ("gaussian_noise", "on_grid")] == [2, 2], "one import, one call"

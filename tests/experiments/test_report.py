@@ -8,7 +8,7 @@ import pytest
 from dpsrm.experiments.comparison import compare, leaders
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.report import Chapter, write_report
-from dpsrm.experiments.runner import Lab, run_together
+from dpsrm.experiments.runner import Lab, run_recipe
 from dpsrm.experiments.tables import markdown, rows
 from toy import RECIPE, toy_problem
 
@@ -22,7 +22,7 @@ LOUD = replace(PLAIN, label=f"{PLAIN.label}, paper's noise", noise_multiplier=50
 def lab(tmp_path_factory):
     lab, problem = Lab(tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("results")), toy_problem()
     for recipe in (OURS, RIVAL, PLAIN, LOUD):
-        lab.add("a9a", recipe, run_together(problem, recipe, range(3)))
+        lab.add("a9a", recipe, run_recipe(problem, recipe, range(3)))
     return lab
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import joblib
+import numpy as np
 import torch
 from torch import Tensor
 
-from dpsrm.core.errors import Diverged
 from dpsrm.experiments.problems import Problem, load_problem, measures, progress
 from dpsrm.experiments.recipes import Recipe
-from dpsrm.training import Plan, Progress, loss_for, run_trials, train
+from dpsrm.training import Plan, TrialResult, loss_for, run_trials
 
 _POINTS = 20
 """Points of a trial's curve."""
@@ -121,10 +120,7 @@ def _work(job: Job, folder: Path) -> tuple[Job, list[dict[str, Any]]]:
     torch.set_num_threads(1)
     problem = _problem(job.problem, folder, job.validation)
     points = 0 if job.validation else _POINTS
-    if _compiled(job.recipe):
-        trials = run_together(problem, job.recipe, job.seeds, points=points)
-    else:
-        trials = [run_alone(problem, job.recipe, seed, points=points) for seed in job.seeds]
+    trials = run_recipe(problem, job.recipe, job.seeds, points=points)
     if job.validation:
         trials = [{name: trial[name] for name in _TRIED} for trial in trials]
     return job, trials
@@ -135,12 +131,6 @@ def _haste(job: Job) -> int:
     return {"rrpsgd": 0, "agd": 1, "spider": 2}.get(job.recipe.method, 3)
 
 
-def _compiled(recipe: Recipe) -> bool:
-    """Whether the compiled trials can run it: no choices as it goes, constant steps."""
-    decides = recipe.method in ("agd", "spider") or recipe.settings.get("relative") is not None
-    return not decides and recipe.training.get("optimizer", "constant") == "constant"
-
-
 def _start(problem: Problem) -> torch.nn.Linear:
     """Logistic regression at θ = 0."""
     module = torch.nn.Linear(problem.features, 1)
@@ -149,10 +139,13 @@ def _start(problem: Problem) -> torch.nn.Linear:
     return module
 
 
-def run_together(
+def run_recipe(
     problem: Problem, recipe: Recipe, seeds: Sequence[int], *, points: int = _POINTS
 ) -> list[dict[str, Any]]:
-    """Trials in compiled blocks, with curves of about `points` points; they share the processor time equally."""
+    """One trial per seed: final measures, cost, and a curve of about `points` points; they share the time equally.
+
+    A trial that diverged has measures that are not numbers.
+    """
     settings = [recipe.build(seed) for seed in seeds]
     fixed = settings[0].method.batch_for(len(problem.train))
     steps = settings[0].training.schedule(len(problem.train), fixed=fixed).steps
@@ -161,38 +154,17 @@ def run_together(
     start = time.process_time()
     found = run_trials(_start(problem), loss_for(2), problem.train, settings, snapshots=snapshots)
     seconds = (time.process_time() - start) / len(seeds)
-    trials = []
-    for seed, result in zip(seeds, found, strict=True):
-        curve = [_point(problem, t / result.plan.schedule.steps, theta) for t, theta in result.iterates.items()]
-        proved = None if result.plan.privacy is None else result.epsilon
-        cost = _cost(result.plan, proved)
-        trials.append({"seed": seed, **measures(problem, result.theta), "seconds": seconds, **cost, "curve": curve})
-    return trials
+    return [_told(problem, result, seconds=seconds) for result in found]
 
 
-def run_alone(problem: Problem, recipe: Recipe, seed: int, *, points: int = _POINTS) -> dict[str, Any]:
-    """One trial through `train`, ledger and all: final measures, cost, and its curve."""
-    module = _start(problem)
-    curve: list[list[float]] = []
-    evaluating = 0.0
-
-    def watch(now: Progress) -> None:
-        nonlocal evaluating
-        if points and now.step % max(1, now.steps // points) == 0:
-            begin = time.process_time()
-            curve.append(_point(problem, now.step / now.steps, now.theta))
-            evaluating += time.process_time() - begin
-
-    start = time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            run = train(module, loss_for(2), problem.train, recipe.build(seed), out=Path(folder) / "run", watch=watch)
-        except Diverged:
-            return {"seed": seed, "test_objective": None, "noise_multiplier": None}
-    seconds = time.process_time() - start - evaluating
-    theta_P = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
-    cost = _cost(run.plan, None if run.guarantee is None else run.guarantee.epsilon)
-    return {"seed": seed, **measures(problem, theta_P), "seconds": seconds, **cost, "curve": curve}
+def _told(problem: Problem, result: TrialResult, *, seconds: float) -> dict[str, Any]:
+    """What is kept of a trial."""
+    plan = result.plan
+    with np.errstate(invalid="ignore"):  # the θ of a trial that diverged is NaN
+        found = measures(problem, result.theta)
+    curve = [_point(problem, t / plan.schedule.steps, theta) for t, theta in result.iterates.items()]
+    cost = _cost(plan, None if plan.privacy is None else result.epsilon)
+    return {"seed": result.settings.seed, **found, "seconds": seconds, **cost, "curve": curve}
 
 
 def _point(problem: Problem, share: float, theta_P: Tensor) -> list[float]:

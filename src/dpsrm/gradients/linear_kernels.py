@@ -1,4 +1,4 @@
-"""Compiled arithmetic of linear models: one batch, and a block of steps of many walks.
+"""Compiled arithmetic of linear models over one batch.
 
 A linear model's per-example gradient is residual ⊗ (x, 1), at any θ with the same (x, 1). So every part of a query is
 (a combination of residuals) ⊗ (x, 1), its norm is |combination|·‖(x, 1)‖, and what an example contributes in all is
@@ -36,13 +36,6 @@ Model = tuple[int, int, float]
 """Which loss, D, and 1 if there is a bias."""
 Asked = tuple[Array, Array, float]
 """(clip, weight, 1 for AUTO-S) per part, (M, K) coefficients, the margin by which clip factors are shrunk."""
-State = tuple[Array, Array, Array, Array]
-"""A walk's θ and θ before (both in the model's type), direction and running output (both float64)."""
-Steps = tuple[Array, Array, Array, Array, Array]
-"""Per step: parts (M, 3), coefficients (M, K), points (K, 2) as multiples of θ and of θ before, (K, M, batch), and
-(keep, gain, rate, share of θ in the output)."""
-Drawn = tuple[Array, Array, Array]
-"""Where each step's indices start (T + 1), the indices, and the noise (T, P) of the released means."""
 
 _exact = numba.njit(cache=True, nogil=True, error_model="numpy")
 _sums = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -223,41 +216,3 @@ def clipped_sum(
             counts[m] += norms_BM[r, m] > query[0][m, 0]
         counts[M] += math.isnan(norms_BM[r, 0])
     return True, loss, counts, norms_BM
-
-
-@_exact
-def walk_block(rows: Rows, model: Model, state: State, steps: Steps, drawn: Drawn, extra: tuple[float, float]) -> None:
-    """Take T steps of one walk, in place: clipped sum + noise → direction → θ → running output.
-
-    The sums live and die in here; what leaves is a function of sums with their noise added.
-    """
-    theta_P, previous_P, direction_P, kept_P = state
-    parts_TM, coefficients_TMK, points_TK, counts_T, moves_T = steps
-    starts_T, indices, noise_TP = drawn
-    margin, strength = extra
-    P = len(theta_P)
-    C = P // (model[1] + int(model[2]))
-    total_P, step = np.empty(P), np.empty(2, theta_P.dtype)
-    for t in range(len(counts_T)):
-        K, M, batch = counts_T[t]
-        keep, gain, step[0], share = moves_T[t]
-        picked_B = indices[starts_T[t] : starts_T[t + 1]]
-        B = len(picked_B)
-        points_KP, z_BKC, u_BC = np.empty((K, P)), np.empty((B, K, C)), np.empty((B, C))
-        for k in range(K):
-            for j in range(P):
-                points_KP[k, j] = points_TK[t, k, 0] * theta_P[j] + points_TK[t, k, 1] * previous_P[j]
-        query = parts_TM[t, :M], coefficients_TMK[t, :M, :K], margin
-        total_P[:] = 0.0
-        _logits(rows, picked_B, model, points_KP, z_BKC)
-        _residuals(model[0], rows[4], picked_B, z_BKC)
-        _contributions(rows[3], picked_B, z_BKC, query, u_BC, np.empty((B, M)))
-        _accumulate(rows, picked_B, model, u_BC, total_P)
-        for j in range(P):
-            direction_P[j] = gain * (total_P[j] / batch + noise_TP[t, j]) + keep * direction_P[j]
-            here = np.float64(theta_P[j])
-            square = 1 + here * here
-            step[1] = direction_P[j] + 2 * strength * here / (square * square)
-            previous_P[j] = theta_P[j]
-            theta_P[j] = theta_P[j] - step[0] * step[1]
-            kept_P[j] += share * (np.float64(theta_P[j]) - kept_P[j])

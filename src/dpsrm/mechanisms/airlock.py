@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from dpsrm.core.book import Book
@@ -22,7 +21,7 @@ from dpsrm.core.events import (
     ZcdpRelease,
 )
 from dpsrm.core.secret import ClippedScores, ClippedSum
-from dpsrm.mechanisms.noise import gaussian_noise, gaussian_rows, on_grid
+from dpsrm.mechanisms.noise import gaussian_noise, on_grid
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 
 _BLOCK = 64
@@ -91,42 +90,6 @@ class Airlock:
             return self._released(total, sampling, 0.0, UnprotectedRelease(what="a sum without noise"))
         event = GaussianRelease(noise_multiplier=float(noise_multiplier), sampling=sampling)
         return self._released(total, sampling, noise_multiplier, event)
-
-    def noise_block(
-        self,
-        bounds: Sequence[float],
-        size: int,
-        *,
-        sampling: Sampling,
-        noise_multiplier: float,
-        begin: Callable[[int], None],
-    ) -> npt.NDArray[np.float64]:
-        """The noise that `release` would add to the means of several sums in a row, (T, size), paid for beforehand.
-
-        For compiled loops, which add row t to the mean of their own t-th clipped sum inside the kernel.
-
-        Args:
-            bounds: the bound of each sum.
-            size: how many coordinates a sum has.
-            sampling, noise_multiplier: as in `release`, the same for all; 0 gives zeros, charged as ε = ∞.
-            begin: called with t before row t is drawn; it draws the records of that release.
-
-        Guarantee: all T charges are in the ledger before any of the noise exists, and each row is fresh.
-        """
-        private, s = noise_multiplier != 0, float(noise_multiplier)
-        adjacency = self._ledger.header.adjacency
-        known = {b: s * ClippedSum(secret=None, bound=b, rows=0).sensitivity(adjacency) for b in set(bounds)}
-        stds_T = np.array([known[bound] for bound in bounds])
-        good = not private or bool(((stds_T > 0) & (stds_T < math.inf)).all())
-        need(good, "noise needs a finite, positive sensitivity", remedy="set a clip")
-        unprotected = UnprotectedRelease(what="a sum without noise")
-        self._pay(GaussianRelease(noise_multiplier=s, sampling=sampling) if private else unprotected, len(bounds))
-        self.released += len(bounds)
-        if private:
-            return gaussian_rows(stds_T, size, self._noise, begin=begin) / sampling.batch
-        for t in range(len(bounds)):
-            begin(t)
-        return np.zeros((len(bounds), size))
 
     def release_zcdp(self, total: ClippedSum[Tensor], *, sampling: Sampling, rho: float) -> Tensor:
         """As `release`, over all records, for a zCDP price: s = 1/√(2ρ). ρ = ∞ means no noise, charged as ε = ∞."""

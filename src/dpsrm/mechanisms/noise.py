@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
-
-Floats = npt.NDArray[np.float64]
 
 LARGE = 2**16
 """Above so many coordinates, one normal each and a release rounded to a grid, instead of four normals each."""
@@ -35,22 +31,6 @@ def gaussian_noise(std: float, size: int, stream: np.random.Generator) -> Tensor
         return torch.from_numpy(stream.standard_normal(size) * std)
     quarters = stream.standard_normal((4, size))
     return torch.from_numpy(quarters.sum(axis=0) * (std / 2))
-
-
-def gaussian_rows(stds_T: Floats, size: int, stream: np.random.Generator, *, begin: Callable[[int], None]) -> Floats:
-    """(T, size) draws: row t is what `gaussian_noise(stds_T[t], size, stream)` gives after `begin(t)` was called.
-
-    >>> rows = gaussian_rows(np.array([1.0, 3.0]), 2, np.random.default_rng(0), begin=lambda t: None)
-    >>> stream = np.random.default_rng(0)
-    >>> [bool(np.allclose(row, gaussian_noise(std, 2, stream))) for row, std in zip(rows, (1.0, 3.0))]
-    [True, True]
-    """
-    quarters = np.empty((len(stds_T), 4, size))
-    for t in range(len(stds_T)):
-        begin(t)
-        stream.standard_normal(out=quarters[t])
-    rows: Floats = quarters.sum(axis=1) * (stds_T / 2)[:, None]
-    return rows
 
 
 def on_grid(noisy: Tensor, std: float) -> Tensor:

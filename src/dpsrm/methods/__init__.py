@@ -6,7 +6,7 @@ from dpsrm.methods.agd import Agd
 from dpsrm.methods.disk import Disk
 from dpsrm.methods.gd import Gd, exact_noise
 from dpsrm.methods.method import Ask, Choice, Method, Schedule, Stage, Walk
-from dpsrm.methods.outputs import OUTPUTS, Output, make_output, output_shares
+from dpsrm.methods.outputs import OUTPUTS, Output, make_output
 from dpsrm.methods.rrpsgd import Rrpsgd, papers_noise
 from dpsrm.methods.schedules import DECAYS, RateSchedule, Scheduled
 from dpsrm.methods.sgd import Sgd
@@ -68,7 +68,6 @@ __all__ = [
     "exact_noise",
     "make_output",
     "method_class",
-    "output_shares",
     "papers_noise",
     "plan_theory",
 ]

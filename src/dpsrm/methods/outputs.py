@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -125,28 +124,3 @@ def make_output(name: str, *, steps: int, stream: np.random.Generator) -> Output
     if name == "ema":
         return Ema(steps)
     raise AssertionError(name)
-
-
-def output_shares(name: str, *, steps: int, stream: np.random.Generator) -> npt.NDArray[np.float64]:
-    """The same outputs as numbers: c_t, t = 0 … T, with which kept ← kept + c_t·(θ^t − kept) ends at the result.
-
-    Edge cases: consumes the stream exactly as `make_output` does.
-
-    >>> output_shares("tail", steps=4, stream=np.random.default_rng(0))
-    array([0. , 0. , 0. , 1. , 0.5])
-    """
-    need(name in OUTPUTS, f"the output must be one of {', '.join(OUTPUTS)}", output=name)
-    shares_T = np.zeros(steps + 1)
-    if name == "last":
-        shares_T[steps] = 1
-    elif name == "random":
-        shares_T[int(stream.integers(steps))] = 1
-    elif name == "tail":
-        after = steps // 2
-        shares_T[after + 1 :] = 1 / np.arange(1, steps - after + 1)
-    elif name == "ema":
-        decay = max(0.5, 1 - 10 / steps)
-        shares_T[1:] = (1 - decay) / (1 - decay ** np.arange(1, steps + 1))
-    else:
-        raise AssertionError(name)
-    return shares_T

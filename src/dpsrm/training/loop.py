@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from dpsrm.core.book import Book
 from dpsrm.core.errors import BudgetExceeded, Diverged, LedgerError
 from dpsrm.core.events import Spending
-from dpsrm.core.ledger import Ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import Diagnostics
 from dpsrm.data import RecordSource
-from dpsrm.gradients import Engine, Objective, clipped_losses
+from dpsrm.gradients import Engine, Objective, clipped_losses, engine
 from dpsrm.mechanisms import Airlock, zcdp_multiplier
 from dpsrm.methods import Ask, Choice, Output, Walk
 from dpsrm.sampling import draw
 from dpsrm.training.plan import Plan
+from dpsrm.training.prepare import Prepared
 
 
 @dataclass(kw_only=True)
@@ -67,11 +69,37 @@ class Parts:
     engine: Engine
     records: RecordSource
     streams: Streams
-    ledger: Ledger
+    ledger: Book
     output: Output
+    threads: int
     keep: Keeper = lambda _: None
     made: Spending | None = None
     """Releases made before this loop began, when a run is resumed; `walk` and `output` stand where they left off."""
+
+    @classmethod
+    def of(
+        cls,
+        prepared: Prepared,
+        ledger: Book,
+        *,
+        threads: int,
+        keep: Keeper = lambda _: None,
+        made: Spending | None = None,
+    ) -> Parts:
+        """The pieces of a prepared run: the same for a run in its folder and for a research trial in memory."""
+        performance = prepared.settings.performance
+        return cls(
+            walk=prepared.walk,
+            objective=prepared.objective,
+            engine=engine(performance.engine, prepared.objective, max_physical_batch=performance.max_physical_batch),
+            records=prepared.records,
+            streams=prepared.streams,
+            ledger=ledger,
+            output=prepared.output,
+            threads=threads,
+            keep=keep,
+            made=made,
+        )
 
 
 @dataclass(kw_only=True)
@@ -89,6 +117,12 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
     Guarantee: every release passed the airlock; at the end, what was charged is what the plan predicted. An adaptive
     method, whose releases no plan predicts, ends before the first release that the budget does not allow.
     """
+    with _threads(parts.threads), torch.random.fork_rng(devices=[]):
+        return _run(plan, parts, watch)
+
+
+def _run(plan: Plan, parts: Parts, watch: Watcher) -> tuple[Tensor, int]:
+    """The loop itself."""
     noise = parts.streams.noise
     airlock = Airlock(parts.ledger, planned=plan.foreseen, epsilon_of=plan.epsilon_of, noise=noise, made=parts.made)
     walk, steps, private = parts.walk, plan.schedule.steps, Diagnostics()
@@ -122,6 +156,17 @@ def run_loop(plan: Plan, parts: Parts, *, watch: Watcher) -> tuple[Tensor, int]:
     if not plan.method.adaptive and parts.ledger.spending != plan.spending:
         raise LedgerError("the ledger written differs from the ledger the plan predicted: this is a defect in dpsrm")
     return parts.output.result().to(walk.theta.dtype), airlock.released
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Use `count` torch threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _need_finite(walk: Walk) -> None:

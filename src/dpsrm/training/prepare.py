@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -57,13 +58,21 @@ class Prepared:
         }
 
 
-def prepare(module: nn.Module, loss: PerExampleLoss, data: Any, settings: Settings, streams: Streams) -> Prepared:
-    """Check everything that can be checked, calibrate the noise, and predict the ledger."""
+def prepare(
+    module: nn.Module,
+    loss: PerExampleLoss,
+    data: Any,
+    settings: Settings,
+    streams: Streams,
+    *,
+    planner: Callable[..., Plan] = make_plan,
+) -> Prepared:
+    """Check everything that can be checked, calibrate the noise, and predict the ledger (by `planner`)."""
     records, objective = as_records(data), Objective.of(module, loss)
     need_targets(objective, records)
     start_P = objective.layout.read(module)
     method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records))
-    plan = make_plan(method, schedule, n=len(records), privacy=settings.privacy)
+    plan = planner(method, schedule, n=len(records), privacy=settings.privacy)
     output = _output(settings, plan, streams)
     walk = plan.method.begin(start_P, schedule=schedule, stepper=stepper)
     return Prepared(

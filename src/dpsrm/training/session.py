@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
@@ -18,7 +17,6 @@ from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Spending
 from dpsrm.core.ledger import Ledger, read_ledger
-from dpsrm.gradients import engine
 from dpsrm.training.certificate import prove, render
 from dpsrm.training.checkpoint import Checkpoint, Pacemaker, write_checkpoint
 from dpsrm.training.files import write_atomically
@@ -58,24 +56,10 @@ class Session:
 
     def run(self, ledger: Ledger, *, watch: Watcher | None, after: Checkpoint | None = None) -> Run:
         """Loop to the end (from `after`, if the run was interrupted) and finish."""
-        p, performance = self.prepared, self.prepared.settings.performance
-        parts = Parts(
-            walk=p.walk,
-            objective=p.objective,
-            engine=engine(performance.engine, p.objective, max_physical_batch=performance.max_physical_batch),
-            records=p.records,
-            streams=p.streams,
-            ledger=ledger,
-            output=p.output,
-            keep=self._keeper(ledger),
-            made=None if after is None else after.made,
-        )
+        p, made = self.prepared, None if after is None else after.made
+        parts = Parts.of(p, ledger, threads=self.facts["threads"], keep=self._keeper(ledger), made=made)
         steps = p.plan.schedule.steps
-        with (
-            _threads(self.facts["threads"]),
-            torch.random.fork_rng(devices=[]),
-            _journal(self.folder, steps, after=p.walk.time) as note,
-        ):
+        with _journal(self.folder, steps, after=p.walk.time) as note:
             theta_P, released = run_loop(p.plan, parts, watch=_both(note, watch))
         p.objective.layout.write(p.objective.module, theta_P)
         _save_model(p.objective.module, self.folder)
@@ -150,14 +134,3 @@ def _both(first: Watcher, second: Watcher | None) -> Watcher:
             second(progress)
 
     return tell
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Use `count` torch threads for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
