@@ -37,7 +37,7 @@ _PIECE = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
-    """How the trunk is trained: SGD with Nesterov momentum, the rate rising for a fifth of the steps, then falling to 0.
+    """How the trunk is trained: SGD with Nesterov momentum; the rate rises for a fifth of the steps, then falls to 0.
 
     Every setting is part of the fingerprint. Images are flipped at random and moved by up to `shift` pixels.
     """
@@ -64,7 +64,7 @@ class Pretraining:
 
 @dataclass(frozen=True, kw_only=True)
 class Trunk:
-    """Frozen convolutions without batch norm; `digest` identifies their weights, `accuracy` is on held-out CIFAR-100."""
+    """Frozen convolutions without batch norm; `digest` names their weights, `accuracy` is on held-out CIFAR-100."""
 
     module: nn.Module
     digest: str
@@ -94,7 +94,7 @@ def features(frozen: Trunk, name: str, folder: Path, *, pixels: Tensor, track: T
     path = folder / "cnn6" / f"features-{name}-{frozen.digest}.safetensors"
     if not path.exists():
         track = track or (lambda items, _total, _title: items)
-        pieces = pixels.split(_PIECE)
+        pieces = torch.split(pixels, _PIECE)
         with torch.no_grad():
             made = [
                 frozen.module(scaled(piece, **CIFAR_PIXELS).to(memory_format=torch.channels_last)).half()
@@ -118,8 +118,9 @@ def _keep(path: Path, tensors: dict[str, Tensor]) -> None:
 def _pretrain(folder: Path, recipe: Pretraining, track: Track) -> tuple[dict[str, Tensor], float]:
     """Train on CIFAR-100: the trunk's weights with batch norm folded in, and its accuracy on held-out records."""
     pixels, labels = read_cifar(image_files("cifar-100", folder), labels=2, classes=100)
-    parts = nn.Sequential(cnn6_trunk(normalised=True), nn.Linear(CNN6_FEATURES, 100))
-    module = seeded(lambda: parts.apply(_reset), recipe.seed).to(memory_format=torch.channels_last)
+    normalised = cnn6_trunk(normalised=True)
+    parts = nn.Sequential(normalised, nn.Linear(CNN6_FEATURES, 100))
+    module = seeded(lambda: parts.apply(_reset), recipe.seed)
     train, held = slice(None, -_HELD), slice(-_HELD, None)
     batches = list(_batches(recipe, len(labels) - _HELD))
     optimizer = torch.optim.SGD(
@@ -140,7 +141,7 @@ def _pretrain(folder: Path, recipe: Pretraining, track: Track) -> tuple[dict[str
     module.eval()
     with torch.no_grad():
         right = module(scaled(pixels[held], **CIFAR_PIXELS)).argmax(1) == labels[held]
-    return _folded(module[0]).state_dict(), float(right.double().mean())
+    return _folded(normalised).state_dict(), float(right.double().mean())
 
 
 def _reset(layer: nn.Module) -> None:
@@ -170,7 +171,7 @@ def _folded(normalised: nn.Sequential) -> nn.Sequential:
     """The trunk with each batch norm folded into the convolution before it."""
     layers: list[nn.Module] = []
     for layer in normalised:
-        if isinstance(layer, nn.BatchNorm2d):
+        if isinstance(layer, nn.BatchNorm2d) and isinstance(layers[-1], nn.Conv2d):
             layers[-1] = fuse_conv_bn_eval(layers[-1], layer)
         else:
             layers.append(layer)
