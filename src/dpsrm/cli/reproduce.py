@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from dpsrm.cli.show import err, out, print_json
+from dpsrm.cli.show import out, print_json, track
 from dpsrm.core.errors import need
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def reproduce(
 
     need(trials >= 1, "trials must be 1 or more", trials=trials)
     lab = Lab(data_folder(data_dir).resolve(), results)
-    work = Reproduction(problem=problem, lab=lab, workers=workers, track=_track)
+    work = Reproduction(problem=problem, lab=lab, workers=workers, track=track)
     about = work.about
     epsilons = [about.epsilons[1]] if quick else _some(epsilon, about.epsilons, "epsilon")
     models = _some(model, about.models, "model")
@@ -85,10 +84,3 @@ def _table(problem: str, found: Sequence[Row]) -> Table:
     for row in found:
         table.add_row(*cells(row, shown))
     return table
-
-
-def _track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:
-    """A bar with the time left."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=err) as bar:
-        yield from bar.track(jobs, total=total, description=title)

@@ -5,6 +5,7 @@ Shapes: N images of C channels, H rows and W columns; pixels are bytes as in the
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ def read_idx(path: Path) -> Tensor:
     start = 4 + 4 * axes
     need(len(content) >= start, "an IDX file must hold its whole header", file=str(path), bytes=len(content))
     shape = struct.unpack(f">{axes}I", content[4:start])
-    promised, found = int(np.prod(shape, dtype=np.int64)), len(content) - start
+    promised, found = math.prod(shape), len(content) - start
     need(found == promised, "an IDX file must hold as many values as it says", file=str(path), says=promised, has=found)
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())
 
@@ -56,7 +57,7 @@ def read_cifar(paths: Sequence[Path], *, labels: int, classes: int) -> tuple[Ten
         labels: bytes of labels before each image: 1 in CIFAR-10; 2 in CIFAR-100, whose last, the fine one, is taken.
         classes: how many classes there are; a larger label is an error.
     """
-    size = labels + int(np.prod(_CIFAR_SHAPE))
+    size = labels + math.prod(_CIFAR_SHAPE)
     rows = []
     for path in paths:
         content = _bytes_of(path)

@@ -63,10 +63,8 @@ class Row:
         return f"{self.value:.4f} ± {half:.4f}"
 
     def to_json(self) -> dict[str, Any]:
-        """The row as `--json` prints it; null for what is not a number, such as the spread of one trial."""
-        facts = asdict(self)
-        facts["ci"] = {name: half if np.isfinite(half) else None for name, half in self.ci.items()}
-        return facts
+        """The row as `--json` prints it."""
+        return asdict(self)
 
 
 def rows(lab: Lab, problem: str, recipes: Sequence[Recipe], charged: Charged) -> list[Row]:
