@@ -31,6 +31,7 @@ def reproduce(
     ] = False,
     epsilon: Annotated[list[float] | None, typer.Option(help="Only this budget (may be repeated).")] = None,
     model: Annotated[list[str] | None, typer.Option(help='Only this model, as "CNN4 tanh" (may be repeated).')] = None,
+    method: Annotated[list[str] | None, typer.Option(help='Only this row, as "DP-SRM" (may be repeated).')] = None,
     from_results: Annotated[bool, typer.Option(help="Make table and figures without running anything.")] = False,
     docs: Annotated[
         Path | None, typer.Option(help="Write tables, figures and report here (else RESULTS/report).")
@@ -42,18 +43,18 @@ def reproduce(
     Example: dpsrm reproduce a9a --data-dir data --quick
     """
     from dpsrm.data.public import data_folder
-    from dpsrm.experiments.reproduction import Reproduction, publish
+    from dpsrm.experiments.reproduction import Reproduction, Wanted, publish
     from dpsrm.experiments.runner import Lab
 
     need(trials >= 1, "trials must be 1 or more", trials=trials)
     lab = Lab(data_folder(data_dir).resolve(), results)
     work = Reproduction(problem=problem, lab=lab, workers=workers, track=track)
     about = work.about
-    epsilons = [about.epsilons[1]] if quick else _some(epsilon, about.epsilons, "epsilon")
-    models = _some(model, about.models, "model")
+    budgets = (about.epsilons[1],) if quick and not epsilon else _known(epsilon, about.epsilons, "epsilon")
+    wanted = Wanted(epsilons=budgets, models=_known(model, about.models, "model"), methods=tuple(method or ()))
     if tune and not from_results:
-        work.tune(epsilons, models)
-    recipes = work.recipes(epsilons, models)
+        work.tune(wanted)
+    recipes = work.recipes(wanted)
     if not from_results:
         work.run(recipes, range(2 if quick else trials))
     found = work.rows(recipes)
@@ -66,11 +67,11 @@ def reproduce(
     out.print(f"All columns, figures, and what agrees with the paper: {report}")
 
 
-def _some(asked: Sequence[_Kind] | None, known: Sequence[_Kind], name: str) -> list[_Kind]:
-    """What was asked for, or else everything."""
+def _known(asked: Sequence[_Kind] | None, known: Sequence[_Kind], name: str) -> tuple[_Kind, ...]:
+    """What was asked for, each of which must be known."""
     for each in asked or ():
         need(each in known, f"{name} must be one of {', '.join(map(str, known))}", got=each)
-    return list(asked or known)
+    return tuple(asked or ())
 
 
 def _table(problem: str, found: Sequence[Row]) -> Table:

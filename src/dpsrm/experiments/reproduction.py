@@ -19,6 +19,21 @@ from dpsrm.experiments.tuning import LONG, SHORT, Tuned, read_tuned, tune, write
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which rows: of these budgets, models and methods; all of them where nothing is named."""
+
+    epsilons: tuple[float, ...] = ()
+    models: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+
+    def includes(self, recipe: Recipe) -> bool:
+        """Whether a tuned row is wanted; non-private ones have no budget to ask for."""
+        budget = not self.epsilons or recipe.epsilon is None or recipe.epsilon in self.epsilons
+        model = not self.models or recipe.model in self.models
+        return budget and model and (not self.methods or recipe.label in self.methods)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reproduction:
     """One problem, where its data and results are, and how to work."""
 
@@ -37,15 +52,18 @@ class Reproduction:
         """The problem's public facts."""
         return ABOUT[self.problem]
 
-    def tune(self, epsilons: Sequence[float], models: Sequence[str]) -> None:
+    def tune(self, wanted: Wanted) -> None:
         """Search settings on a part of the training set; what was searched before is not run again, other rows stay."""
 
         def run(recipes: Sequence[Recipe], seeds: Sequence[int], title: str) -> None:
             self._run(recipes, seeds, title, validation=True)
 
         effort = SHORT if self.about.images else LONG
-        for model in models:
-            found = tune(self.lab, self.problem, epsilons, run, spaces=self._spaces(model), effort=effort)
+        for model in wanted.models or self.about.models:
+            spaces = [space for space in self._spaces(model) if not wanted.methods or space.label in wanted.methods]
+            need(len(spaces) > 0, "the method must be one of the table's", methods=", ".join(wanted.methods))
+            budgets = wanted.epsilons or self.about.epsilons
+            found = tune(self.lab, self.problem, budgets, run, spaces=spaces, effort=effort)
             new = {_cell(each) for each in found}
             kept = [each for each in read_tuned(self._own) if _cell(each) not in new]
             write_tuned(self._own, [*kept, *found])
@@ -65,11 +83,9 @@ class Reproduction:
         need(len(found) > 0, "there are no tuned settings for this problem", remedy="run with --tune first")
         return found
 
-    def recipes(self, epsilons: Sequence[float] | None = None, models: Sequence[str] | None = None) -> list[Recipe]:
+    def recipes(self, wanted: Wanted | None = None) -> list[Recipe]:
         """The rows: as tuned, the same under the other sampling, the paper's settings with its noise."""
-        budgets, kinds = epsilons or self.about.epsilons, models or self.about.models
-        chosen = [tuned.recipe for tuned in self.tuned() if tuned.recipe.model in kinds]
-        chosen = [recipe for recipe in chosen if recipe.epsilon is None or recipe.epsilon in budgets]
+        chosen = [tuned.recipe for tuned in self.tuned() if wanted is None or wanted.includes(tuned.recipe)]
         private = [recipe for recipe in chosen if recipe.epsilon is not None]
         other = "wor" if self.about.tuned_under == "poisson" else "poisson"
         sampled = [replace(recipe, sampling=other) for recipe in private if recipe.method not in ("gd", "agd")]
@@ -83,7 +99,7 @@ class Reproduction:
 
     def chapter(self, model: str, images: Path) -> Chapter:
         """Rows and figures of a model for the report; the figures are written to `images` as PNG and SVG."""
-        recipes = self.recipes(models=[model])
+        recipes = self.recipes(Wanted(models=(model,)))
         drawn = [r for r in recipes if r.sampling == self.about.tuned_under and r.noise_multiplier is None]
         name = f"{self.problem}-{model.split()[-1]}" if model else self.problem
         figures = {}

@@ -43,8 +43,8 @@ class Effort:
 
 LONG = Effort()
 """60 random tries, thrice 30 neighbours of the best five, and four more of each of the best five: 170 runs."""
-SHORT = Effort(random=1, neighbours=3, rounds=3, parents=1, finalists=2, repeats=2, fresh=True)
-"""One good guess, thrice three neighbours of the best, and one more of each of the best two: 12 runs, for images."""
+SHORT = Effort(random=1, neighbours=2, rounds=2, parents=1, finalists=1, repeats=1, fresh=True)
+"""One good guess, and twice two neighbours of the best: 5 runs, for images."""
 
 Run = Callable[[Sequence[Recipe], Sequence[int], str], None]
 """Runs recipes with some seeds on the validation problem, unless their results are there; told a title."""
