@@ -11,6 +11,7 @@ import tarfile
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from dpsrm.core.errors import InputError, need
@@ -144,14 +145,21 @@ def _check(content: bytes, file: PublicFile, path: Path) -> None:
 def _download(file: PublicFile, path: Path) -> bytes:
     """The unpacked content from the file's public home."""
     try:
-        with urllib.request.urlopen(file.url, timeout=60) as reply:
-            content: bytes = reply.read()
+        content = _fetched(file.url)
     except (urllib.error.URLError, OSError) as error:
         raise InputError(
             f"{path} is not there and {file.url} cannot be reached ({error}); put the file there, or name the folder "
             "that has it with --data-dir or DPSRM_DATA"
         ) from error
     return _unpacked(content, file)
+
+
+@lru_cache(maxsize=1)
+def _fetched(url: str) -> bytes:
+    """What is at an address; the last archive is remembered, since several files come from one."""
+    with urllib.request.urlopen(url, timeout=60) as reply:
+        content: bytes = reply.read()
+    return content
 
 
 def _unpacked(content: bytes, file: PublicFile) -> bytes:

@@ -5,11 +5,10 @@ Pixels are scaled by public constants; CNN6's images are replaced once by the fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from dpsrm.data.public import image_files
 from dpsrm.experiments.held_out import held_out
 from dpsrm.experiments.networks import ACTIVATIONS, cnn4, cnn5, cnn6_head, seeded
 from dpsrm.experiments.pretraining import CIFAR_PIXELS, features, trunk
+from dpsrm.experiments.tracking import Track
 from dpsrm.gradients import Layout, PerExampleLoss, multiclass_loss
 
 MNIST_PIXELS = {"centre": 0.5, "spread": 0.5}
@@ -29,7 +29,6 @@ _PIECE = 1000
 """Images measured at once."""
 
 Network = Callable[[], nn.Module]
-Track = Callable[[Iterable[Any], int, str], Iterable[Any]]
 
 
 @dataclass(frozen=True, eq=False)

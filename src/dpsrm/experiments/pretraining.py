@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +23,7 @@ from dpsrm.core.errors import need
 from dpsrm.data.images import read_cifar, scaled
 from dpsrm.data.public import IMAGE_SETS, image_files
 from dpsrm.experiments.networks import CNN6_FEATURES, cnn6_trunk, seeded
-
-Track = Callable[[Iterable[Any], int, str], Iterable[Any]]
-"""Shows progress: passes an iterable of known length on, under a title."""
+from dpsrm.experiments.tracking import Track, silent
 
 CIFAR_PIXELS = {"centre": 0.5, "spread": 0.25}
 """Public constants: from bytes to numbers between −2 and 2."""
@@ -71,12 +68,12 @@ class Trunk:
     accuracy: float
 
 
-def trunk(folder: Path, *, recipe: Pretraining | None = None, track: Track | None = None) -> Trunk:
+def trunk(folder: Path, *, recipe: Pretraining | None = None, track: Track = silent) -> Trunk:
     """The pretrained trunk: from the cache in the data folder `folder`, or else trained now and kept there."""
     recipe = recipe or Pretraining()
     path = folder / "cnn6" / f"trunk-{recipe.fingerprint}.safetensors"
     if not path.exists():
-        weights, accuracy = _pretrain(folder, recipe, track or (lambda items, _total, _title: items))
+        weights, accuracy = _pretrain(folder, recipe, track)
         _keep(path, {**weights, "accuracy": torch.tensor(accuracy)})
     state = load_file(path)
     accuracy = float(state.pop("accuracy"))
@@ -86,14 +83,13 @@ def trunk(folder: Path, *, recipe: Pretraining | None = None, track: Track | Non
     return Trunk(module=module.eval().requires_grad_(False), digest=digest, accuracy=accuracy)
 
 
-def features(frozen: Trunk, name: str, folder: Path, *, pixels: Tensor, track: Track | None = None) -> Tensor:
+def features(frozen: Trunk, name: str, folder: Path, *, pixels: Tensor, track: Track = silent) -> Tensor:
     """The trunk's features (N, 2048) of `pixels` (N, 3, 32, 32), computed once and kept as half-precision numbers.
 
     `name` tells the parts of a set apart, such as "cifar-10-train".
     """
     path = folder / "cnn6" / f"features-{name}-{frozen.digest}.safetensors"
     if not path.exists():
-        track = track or (lambda items, _total, _title: items)
         pieces = torch.split(pixels, _PIECE)
         with torch.no_grad():
             made = [
@@ -121,27 +117,30 @@ def _pretrain(folder: Path, recipe: Pretraining, track: Track) -> tuple[dict[str
     normalised = cnn6_trunk(normalised=True)
     parts = nn.Sequential(normalised, nn.Linear(CNN6_FEATURES, 100))
     module = seeded(lambda: parts.apply(_reset), recipe.seed)
-    train, held = slice(None, -_HELD), slice(-_HELD, None)
-    batches = list(_batches(recipe, len(labels) - _HELD))
+    _fit(module, pixels[:-_HELD], labels[:-_HELD], recipe=recipe, track=track)
+    module.eval()
+    with torch.no_grad():
+        right = module(scaled(pixels[-_HELD:], **CIFAR_PIXELS)).argmax(1) == labels[-_HELD:]
+    return _folded(normalised).state_dict(), float(right.double().mean())
+
+
+def _fit(module: nn.Module, pixels: Tensor, labels: Tensor, *, recipe: Pretraining, track: Track) -> None:
+    """Train a module in place as the recipe says."""
+    batches = list(_batches(recipe, len(labels)))
+    rise, steps = max(1, len(batches) // 5), len(batches)
+    moving = np.random.Generator(np.random.PCG64(recipe.seed + 1))
     optimizer = torch.optim.SGD(
         module.parameters(), lr=1.0, momentum=0.9, nesterov=True, weight_decay=recipe.weight_decay
     )
-    rise = max(1, len(batches) // 5)
-    moving = np.random.Generator(np.random.PCG64(recipe.seed + 1))
-    for step, batch in enumerate(track(batches, len(batches), "CNN6: pretraining on CIFAR-100")):
-        share = min((step + 1) / rise, (len(batches) - step) / (len(batches) - rise))
-        optimizer.param_groups[0]["lr"] = recipe.learning_rate * share
-        images = _moved(scaled(pixels[train][batch], **CIFAR_PIXELS), recipe.shift, moving)
-        loss = F.cross_entropy(
-            module(images.to(memory_format=torch.channels_last)), labels[train][batch], label_smoothing=recipe.smoothing
+    for step, batch in enumerate(track(batches, steps, "CNN6: pretraining on CIFAR-100")):
+        optimizer.param_groups[0]["lr"] = recipe.learning_rate * min(
+            (step + 1) / rise, (steps - step) / max(1, steps - rise)
         )
+        images = _moved(scaled(pixels[batch], **CIFAR_PIXELS), recipe.shift, moving)
+        outputs = module(images.to(memory_format=torch.channels_last))
         optimizer.zero_grad()
-        torch.autograd.backward(loss)
+        torch.autograd.backward(F.cross_entropy(outputs, labels[batch], label_smoothing=recipe.smoothing))
         optimizer.step()
-    module.eval()
-    with torch.no_grad():
-        right = module(scaled(pixels[held], **CIFAR_PIXELS)).argmax(1) == labels[held]
-    return _folded(normalised).state_dict(), float(right.double().mean())
 
 
 def _reset(layer: nn.Module) -> None:

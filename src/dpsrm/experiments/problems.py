@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -13,10 +13,8 @@ from dpsrm.core.errors import need
 from dpsrm.data import Records
 from dpsrm.experiments.images import load_images
 from dpsrm.experiments.logistic import load_logistic
+from dpsrm.experiments.tracking import Track, silent
 from dpsrm.gradients import PerExampleLoss
-
-Track = Callable[[Iterable[Any], int, str], Iterable[Any]]
-"""Shows progress: passes an iterable of known length on, under a title."""
 
 
 class Problem(Protocol):
@@ -118,9 +116,9 @@ ABOUT: dict[str, About] = {
 """By the problem's name."""
 
 
-def load_problem(name: str, folder: Path, track: Track | None = None) -> Problem:
+def load_problem(name: str, folder: Path, track: Track = silent) -> Problem:
     """The problem `name` from the data folder; `track` shows the progress of what has to be computed once."""
     need(name in ABOUT, f"the problem must be one of {', '.join(ABOUT)}", problem=name)
     if ABOUT[name].images:
-        return load_images(name, folder, track=track or (lambda items, _total, _title: items))
+        return load_images(name, folder, track=track)
     return load_logistic(name, folder)

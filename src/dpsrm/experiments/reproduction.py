@@ -9,12 +9,13 @@ from pathlib import Path
 from dpsrm.core.errors import need
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.image_spaces import image_spaces
-from dpsrm.experiments.problems import ABOUT, About, Track, load_problem
+from dpsrm.experiments.problems import ABOUT, About, load_problem
 from dpsrm.experiments.recipes import Recipe, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import Lab, missing, run_jobs
 from dpsrm.experiments.spaces import SPACES, Space
 from dpsrm.experiments.tables import Row, markdown, rows
+from dpsrm.experiments.tracking import Track, silent
 from dpsrm.experiments.tuning import LONG, SHORT, Tuned, read_tuned, tune, write_tuned
 
 
@@ -40,7 +41,7 @@ class Reproduction:
     problem: str
     lab: Lab
     workers: int = 2
-    track: Track = lambda items, _total, _title: items
+    track: Track = silent
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
