@@ -39,7 +39,7 @@ class Pretraining:
     Every setting is part of the fingerprint. Images are flipped at random and moved by up to `shift` pixels.
     """
 
-    epochs: int = 10
+    epochs: int = 9
     batch: int = 125
     learning_rate: float = 0.1
     weight_decay: float = 5e-4
@@ -107,7 +107,7 @@ def _keep(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    save_file(tensors, part)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
     part.replace(path)
 
 
