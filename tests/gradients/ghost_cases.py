@@ -91,7 +91,7 @@ def cases():
         "rms-norm": (seq(nn.Linear(4, 6), nn.RMSNorm(6), nn.Tanh(), nn.RMSNorm((3, 6))), (3, 4), False),
         "group-norm": (seq(nn.Conv2d(3, 4, 2), nn.GroupNorm(2, 4), nn.Flatten(), nn.GroupNorm(7, 168)), conv, False),
         "instance-norm": (
-            seq(nn.Conv2d(3, 4, 2), nn.InstanceNorm2d(4, affine=True, track_running_stats=True)),
+            seq(nn.Conv2d(3, 4, 2), nn.InstanceNorm2d(4, affine=True, track_running_stats=False)),
             conv,
             False,
         ),

@@ -12,6 +12,7 @@ from conftest import make_problem
 from dpsrm.core.errors import BoundExceeded, InputError
 from dpsrm.core.events import Adjacency
 from dpsrm.gradients import ENGINES, Excess, FunctionalEngine, LoopEngine, Objective, Part, Query, engine
+from dpsrm.gradients.query import MARGIN
 from dpsrm.training.models import binary_loss
 
 KINDS = ("logistic", "mlp", "cnn")
@@ -165,7 +166,7 @@ def test_the_loop_oracle_agrees_with_autograd_by_hand():
     theta = objective.layout.read(objective.module)
     residual = torch.sigmoid(inputs @ theta[:5] + theta[5]) - targets
     rows = residual[:, None] * torch.cat([inputs, torch.ones(6, 1, dtype=torch.float64)], dim=1)
-    rows = rows * torch.clamp(0.7 / rows.norm(dim=1, keepdim=True), max=1)
+    rows = rows * torch.clamp(0.7 * (1 - MARGIN) / rows.norm(dim=1, keepdim=True), max=1)
     query = Query(points=(theta,), parts=(Part(coefficients=(1.0,), clip=0.7),))
     assert torch.allclose(LoopEngine(objective)(query, inputs, targets).secret, rows.sum(dim=0), rtol=1e-9)
 

@@ -1,5 +1,7 @@
 """The airlock: charge first, never more than the budget, never another noise than was charged."""
 
+import math
+
 import pytest
 import torch
 
@@ -7,16 +9,21 @@ from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Adjacency, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease
 from dpsrm.core.ledger import Header, Ledger, read_ledger
 from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedSum
-from dpsrm.mechanisms import Airlock
+from dpsrm.core.secret import ClippedScores, ClippedSum
+from dpsrm.mechanisms import Airlock, Selection
 
 WOR = Sampling(scheme=Scheme.WOR, population=100, batch=10)
+FULL = Sampling(scheme=Scheme.FULL, population=100, batch=100)
 NOTHING = Spending.of([], adjacency=Adjacency.REPLACE_ONE)
 EVENT = GaussianRelease(noise_multiplier=2.0, sampling=WOR)
 
 
 def total(rows=10, bound=1.0):
     return ClippedSum(secret=torch.zeros(4, dtype=torch.float64), bound=bound, rows=rows)
+
+
+def scores(rows=100, bound=1.0):
+    return ClippedScores(secret=(3.0, 2.0, 5.0), bound=bound, rows=rows)
 
 
 @pytest.fixture
@@ -28,9 +35,10 @@ def ledger(tmp_path):
         yield open_ledger
 
 
-def airlock(ledger, planned=NOTHING):
+def airlock(ledger, planned=NOTHING, made=None):
     """An airlock whose accountant counts releases."""
-    return Airlock(ledger, planned=planned, epsilon_of=lambda s: float(s.releases), noise=Streams.seeded(0).noise)
+    noise = Streams.seeded(0).noise
+    return Airlock(ledger, planned=planned, epsilon_of=lambda s: float(s.releases), noise=noise, made=made)
 
 
 def test_the_charge_is_on_disk_before_the_value_exists(ledger, monkeypatch):
@@ -92,15 +100,71 @@ def test_without_noise_the_charge_says_so(tmp_path):
     assert isinstance(read_ledger(tmp_path / "l").spending.charges[0].event, UnprotectedRelease)
 
 
-def test_an_unbounded_sum_cannot_be_released_with_noise(ledger):
+@pytest.mark.parametrize("bound", [math.inf, math.nan, 0.0])
+def test_a_release_with_noise_needs_a_finite_positive_sensitivity(ledger, bound):
+    door, wrong = airlock(ledger), total()
+    object.__setattr__(wrong, "bound", bound)
     with pytest.raises(InputError, match="sensitivity"):
-        airlock(ledger).release(total(bound=float("inf")), sampling=WOR, noise_multiplier=1.0)
-    assert ledger.spending.releases == 0
+        door.release(wrong, sampling=WOR, noise_multiplier=1.0)
+    object.__setattr__(wrong, "rows", 100)
+    with pytest.raises(InputError, match="sensitivity"):
+        door.release_zcdp(wrong, sampling=FULL, rho=0.1)
+    assert ledger.spending.releases == door.released == 0
 
 
-def test_the_sum_must_be_over_the_batch_that_is_charged(ledger):
+@pytest.mark.parametrize("rows", [0, 9, 11])
+def test_the_sum_must_be_over_the_batch_that_is_charged(ledger, rows):
+    door = airlock(ledger)
     with pytest.raises(InputError, match="batch"):
-        airlock(ledger).release(total(rows=9), sampling=WOR, noise_multiplier=1.0)
+        door.release(total(rows=rows), sampling=WOR, noise_multiplier=1.0)
+    with pytest.raises(InputError, match="batch"):
+        door.release(total(rows=rows), sampling=WOR, noise_multiplier=0.0)
+    with pytest.raises(InputError, match="batch"):
+        door.release_zcdp(total(rows=rows), sampling=FULL, rho=0.1)
+    with pytest.raises(InputError, match="batch"):
+        door.select(scores(rows=rows), sampling=FULL, rho=0.1, selection=Selection.GUMBEL)
+    assert ledger.spending.releases == door.released == 0
+
+
+@pytest.mark.parametrize("scheme", [Scheme.WOR, Scheme.POISSON])
+@pytest.mark.parametrize("rho", [0.1, math.inf])
+def test_a_zcdp_price_is_for_all_records_not_for_a_sample(ledger, scheme, rho):
+    """Amplification by sampling has no zCDP form here, and a choice over a sample has no accountant at all."""
+    door, sampling = airlock(ledger), Sampling(scheme=scheme, population=100, batch=10)
+    with pytest.raises(InputError, match="all records"):
+        door.select(scores(rows=10), sampling=sampling, rho=rho, selection=Selection.EXPONENTIAL)
+    with pytest.raises(InputError, match="all records"):
+        door.release_zcdp(total(), sampling=sampling, rho=rho)
+    assert ledger.spending.releases == door.released == 0
+
+
+@pytest.mark.parametrize("bound", [math.inf, math.nan, 0.0])
+def test_a_choice_needs_losses_with_a_finite_positive_clip(ledger, bound):
+    door = airlock(ledger)
+    for selection in Selection:
+        with pytest.raises(InputError, match="clip of the losses"):
+            door.select(scores(bound=bound), sampling=FULL, rho=0.1, selection=selection)
+    assert ledger.spending.releases == door.released == 0
+
+
+def test_a_ledger_that_charges_less_than_was_released_is_refused(ledger):
+    """A checkpoint knows of three releases, the ledger of two: it was cut off or exchanged."""
+    ledger.charge(EVENT, 2)
+    other = GaussianRelease(noise_multiplier=3.0, sampling=WOR)
+    for made in (NOTHING.plus(EVENT, 3), NOTHING.plus(EVENT, 1).plus(other, 1)):
+        with pytest.raises(LedgerError, match="less than was released"):
+            airlock(ledger, made=made)
+    assert airlock(ledger, made=NOTHING.plus(EVENT, 2)).released == 2
+
+
+def test_charges_that_were_not_used_are_used_up_before_new_ones_are_made(ledger):
+    ledger.charge(EVENT, 3)
+    door = airlock(ledger, made=NOTHING.plus(EVENT, 1))
+    for _ in range(2):
+        door.release(total(), sampling=WOR, noise_multiplier=2.0)
+    assert ledger.spending.releases == 3
+    door.release(total(), sampling=WOR, noise_multiplier=2.0)
+    assert ledger.spending.releases == 4
 
 
 def test_an_empty_poisson_batch_still_releases_noise_over_the_expected_size(ledger):

@@ -24,9 +24,10 @@ def test_full_is_everything():
     assert batch.tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("b", [1, 6])
 @pytest.mark.parametrize("scheme", [Scheme.WOR, Scheme.POISSON])
-def test_every_record_is_as_likely(scheme):
-    stream, n, b, draws = Streams.seeded(5).sampling, 20, 6, 20000
+def test_every_record_is_as_likely(scheme, b):
+    stream, n, draws = Streams.seeded(5).sampling, 20, 20000
     counts = np.zeros(n)
     for _ in range(draws):
         counts[draw(Sampling(scheme=scheme, population=n, batch=b), stream)] += 1

@@ -165,6 +165,7 @@ def test_a_trial_that_diverges_has_no_theta_and_the_others_go_on():
 
 def test_equal_settings_are_planned_once(monkeypatch):
     module, made = sys.modules["dpsrm.training.trials"], []
+    module.forget_plans()
     real = module.noise_for
     monkeypatch.setattr(module, "noise_for", lambda *facts, **more: made.append(facts) or real(*facts, **more))
     trials = [asked(seed) for seed in range(3)] + [asked(learning_rate=0.1), asked(method=Sgd())]

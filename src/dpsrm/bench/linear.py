@@ -23,6 +23,7 @@ from dpsrm.data import Records, load
 from dpsrm.gradients import binary_loss
 from dpsrm.methods import Srm
 from dpsrm.training import Performance, Privacy, Settings, Training, run_trials, train
+from dpsrm.training.trials import forget_plans
 
 
 def run(
@@ -90,7 +91,8 @@ def _one(records: Records, asked: Settings) -> None:
 
 
 def _together(records: Records, asked: list[Settings]) -> None:
-    """All trials."""
+    """All trials, planning included: what earlier rounds remembered is forgotten."""
+    forget_plans()
     run_trials(_model(records), binary_loss, records, asked)
 
 

@@ -23,6 +23,10 @@ class LedgerError(DpsrmError):
     """A ledger is malformed, tampered with, or does not say what the plan predicted."""
 
 
+class IsolationError(DpsrmError):
+    """Module or loss cannot be run on each example alone, or were seen to treat examples together."""
+
+
 class Diverged(DpsrmError):
     """Training left the finite numbers; nothing more is released."""
 

@@ -41,8 +41,12 @@ class Images:
     networks: Mapping[str, Network]
     loss: PerExampleLoss = multiclass_loss
     regulariser: float = 0.0
-    fixed_start: bool = False
     facts: Mapping[str, str | float] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Records:
+        """The records to train on, as they are."""
+        return self.train
 
     def validation(self) -> Images:
         """A problem made of the training records alone: a random fifth is measured on, the others train."""

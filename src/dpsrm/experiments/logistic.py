@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.special import expit
 from torch import Tensor, nn
 
-from dpsrm.data import Records, load, load_like
+from dpsrm.data import Records, SparseRecords, load, load_like
 from dpsrm.data.public import public_files
 from dpsrm.experiments.held_out import held_out
 from dpsrm.gradients import PerExampleLoss, binary_loss
@@ -20,6 +22,9 @@ REGULARISER = 1e-3
 """λ of λ·Σθ²/(1+θ²), over all coordinates, as in the paper."""
 
 FEATURES = {"a9a": 123, "ijcnn1": 22}
+
+_SPARSE = 0.25
+"""Records with a smaller share of non-zeros than this are read without their zeros."""
 
 Vector = npt.NDArray[np.float64]
 
@@ -33,13 +38,18 @@ class Logistic:
     test: Records
     loss: PerExampleLoss = binary_loss
     regulariser: float = REGULARISER
-    fixed_start: bool = True
     facts: Mapping[str, str | float] = field(default_factory=dict)
 
     @property
     def features(self) -> int:
         """How many features a record has."""
         return int(self.train.inputs.shape[1])
+
+    @cached_property
+    def rows(self) -> Records | SparseRecords:
+        """The records to train on, without their zeros if there are many."""
+        filled = float(torch.count_nonzero(self.train.inputs)) / self.train.inputs.numel()
+        return self.train if filled >= _SPARSE else SparseRecords.of(self.train)
 
     def validation(self) -> Logistic:
         """A problem made of the training records alone: a random fifth is measured on, the others train."""

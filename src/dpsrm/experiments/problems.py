@@ -10,7 +10,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from dpsrm.core.errors import need
-from dpsrm.data import Records
+from dpsrm.data import Records, SparseRecords
 from dpsrm.experiments.images import load_images
 from dpsrm.experiments.logistic import load_logistic
 from dpsrm.experiments.tracking import Track, silent
@@ -26,6 +26,11 @@ class Problem(Protocol):
         ...
 
     @property
+    def rows(self) -> Records | SparseRecords:
+        """The same in the form that is read fastest: public data may decide its own form."""
+        ...
+
+    @property
     def loss(self) -> PerExampleLoss:
         """One loss per example."""
         ...
@@ -33,11 +38,6 @@ class Problem(Protocol):
     @property
     def regulariser(self) -> float:
         """λ of the data-independent penalty λ·Σθ²/(1+θ²)."""
-        ...
-
-    @property
-    def fixed_start(self) -> bool:
-        """Whether all trials of a model start from the same θ."""
         ...
 
     @property

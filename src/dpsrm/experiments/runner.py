@@ -136,24 +136,21 @@ def run_recipe(
 ) -> list[dict[str, Any]]:
     """One trial per seed: final measures, cost, and a curve of about `points` points.
 
-    Trials that start from the same θ are planned together and share the time equally. A trial that diverged has
-    measures that are not numbers.
+    A trial that diverged has measures that are not numbers.
     """
-    together = [tuple(seeds)] if problem.fixed_start else [(seed,) for seed in seeds]
-    return [trial for some in together for trial in _run_some(problem, recipe, some, points=points)]
+    return [_run_one(problem, recipe, seed, points=points) for seed in seeds]
 
 
-def _run_some(problem: Problem, recipe: Recipe, seeds: Sequence[int], *, points: int) -> list[dict[str, Any]]:
-    """Trials that start from the same θ."""
-    settings, n = [recipe.build(seed, regulariser=problem.regulariser) for seed in seeds], len(problem.train)
-    steps = settings[0].training.schedule(n, fixed=settings[0].method.batch_for(n)).steps
+def _run_one(problem: Problem, recipe: Recipe, seed: int, *, points: int) -> dict[str, Any]:
+    """One trial from its own start."""
+    settings, n = recipe.build(seed, regulariser=problem.regulariser), len(problem.train)
+    steps = settings.training.schedule(n, fixed=settings.method.batch_for(n)).steps
     every = max(1, steps // max(points, 1))
     snapshots = range(every, steps + 1, every) if points else ()
-    module = problem.start(recipe.model, seeds[0])
+    module = problem.start(recipe.model, seed)
     start = time.process_time()
-    found = run_trials(module, problem.loss, problem.train, settings, snapshots=snapshots)
-    seconds = (time.process_time() - start) / len(seeds)
-    return [_told(problem, recipe.model, result, seconds=seconds) for result in found]
+    (result,) = run_trials(module, problem.loss, problem.rows, [settings], snapshots=snapshots)
+    return _told(problem, recipe.model, result, seconds=time.process_time() - start)
 
 
 def _told(problem: Problem, model: str, result: TrialResult, *, seconds: float) -> dict[str, Any]:

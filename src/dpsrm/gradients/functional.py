@@ -1,14 +1,15 @@
-"""Per-example gradients by `torch.func`: vmap over grad, for any module; memory is (piece of the batch) × P."""
+"""Per-example gradients by `torch.func`: vmap over grad, each example alone; memory is (piece of the batch) × P."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import grad_and_value
 
+from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
-from dpsrm.gradients.objective import Objective
-from dpsrm.gradients.query import Query
+from dpsrm.gradients.objective import Objective, Way, dense, each_alone
+from dpsrm.gradients.query import Query, need_few
 from dpsrm.gradients.rows import Tally
 
 _ELEMENTS = 2**24
@@ -24,9 +25,9 @@ class FunctionalEngine:
 
     def __init__(self, objective: Objective, *, max_physical_batch: int | None = None) -> None:
         """Prepare the vectorised gradient of `objective`."""
+        need(objective.way is Way.VMAP, "this engine runs each example alone by vmap", way=objective.way.value)
         self.objective = objective
         self.max_physical_batch = max_physical_batch or max(1, _ELEMENTS // objective.layout.size)
-        self._rows = vmap(grad_and_value(self._loss_of_one), in_dims=(None, 0, 0), randomness="different")
 
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
@@ -36,6 +37,8 @@ class FunctionalEngine:
 
     def add(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
         """Add a batch to a running sum."""
+        inputs = dense(inputs)
+        need_few(len(inputs), len(inputs) // self.max_physical_batch + 1)
         for piece in range(0, len(inputs), self.max_physical_batch):
             cut = slice(piece, piece + self.max_physical_batch)
             state = torch.get_rng_state()
@@ -46,6 +49,15 @@ class FunctionalEngine:
                 gradients.append(g_BP.detach())
             tally.add(gradients[::-1], losses_B.detach())
 
-    def _loss_of_one(self, point_P: Tensor, one_input: Tensor, one_target: Tensor) -> Tensor:
-        """The loss of a single example, as a batch of one."""
-        return self.objective.losses(point_P, one_input.unsqueeze(0), one_target.unsqueeze(0)).squeeze(0)
+    def _rows(self, point_P: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Every example's gradient and loss."""
+        layout, run = self.objective.layout, self.objective.ready()
+
+        def loss_of_one(vector_P: Tensor, one_input: Tensor, one_target: Tensor) -> Tensor:
+            return run.one(layout.split(vector_P), one_input, one_target)
+
+        with self.objective.explained(point_P, inputs, targets):
+            rows: tuple[Tensor, Tensor] = each_alone(grad_and_value(loss_of_one), (None, 0, 0))(
+                point_P, inputs, targets
+            )
+        return rows

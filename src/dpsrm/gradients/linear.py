@@ -1,6 +1,6 @@
 """The closed form for logistic, softmax and linear regression, dense or sparse: compiled, exact norms, one pass.
 
-Shapes: B examples, D features, C outputs, P parameters, K points, M parts.
+Shapes: n records, B examples, D features.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import need
-from dpsrm.core.secret import ClippedSum, Diagnostics
+from dpsrm.core.secret import ClippedSum
+from dpsrm.gradients.linear_sums import LinearSums, kernels
 from dpsrm.gradients.objective import Objective
-from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Part, Query, refuse_excess
+from dpsrm.gradients.query import Query
 from dpsrm.gradients.standard_losses import CLOSED_FORMS, MULTICLASS
 
 Array = npt.NDArray[Any]
 Matrix = tuple[Array, Array, Array]
-Rows = tuple[Array, Array, Array, Array, Array]
 _INVALID = "sparse inputs must have increasing columns in every row, all below the number of features"
 _NO_COLUMNS = np.empty(0, dtype=np.uint32)
-_EPS = float(np.finfo(np.float64).eps)
 
 
 class LinearEngine:
@@ -33,17 +32,23 @@ class LinearEngine:
     An example's gradient is residual ⊗ (x, 1), so its norm is |residual|·‖(x, 1)‖; a combination over points is
     (combination of residuals) ⊗ (x, 1), so differences of near-equal gradients lose nothing to cancellation.
 
-    Guarantee: as every engine's; the rounding margin grows with the number of features, as a norm's rounding does.
+    Args:
+        objective: the module and its loss.
+        population: the most rows a sum can have: a public number, on which the rounding margin depends. None takes the
+            batch's own size, which is only right where that is public (not under Poisson sampling).
+
+    Guarantee: as every engine's, rounding included (docs/decisions/linear-rounding.md).
 
     Edge cases: inputs may be dense (B, D) of any floating type, or `torch.sparse_csr` without repeated columns; an
-    example whose ‖x‖ overflows float64 counts as not finite. Targets of `multiclass_loss` must be classes, or −100 to
-    be ignored. The first call in a fresh installation compiles for some seconds; the result is kept on disk.
+    example whose ‖x‖ overflows float64 counts as not finite; a clip below 1e-200 lets nothing through. Targets of
+    `multiclass_loss` must be classes, or −100 to be ignored. The first call in a fresh installation compiles for some
+    seconds; the result is kept on disk.
 
     >>> LinearEngine.applies(Objective.of(nn.Linear(3, 1), lambda outputs, targets: outputs.sum(1)))
     False
     """
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: Objective, *, population: int | None = None) -> None:
         """Check that the closed form is the objective's."""
         module = objective.module
         if not self.applies(objective) or not isinstance(module, nn.Linear):
@@ -55,12 +60,9 @@ class LinearEngine:
                 remedy='use engine "auto"',
             )
             raise AssertionError
-        from dpsrm.gradients import linear_kernels  # Numba takes a third of a second to import
-
         self.model = (CLOSED_FORMS[objective.loss], module.in_features, float(module.bias is not None))
         self.outputs = module.out_features
-        self.margin = MARGIN + module.in_features * _EPS
-        self._kernels = linear_kernels
+        self.population = population
 
     @staticmethod
     def applies(objective: Objective) -> bool:
@@ -73,33 +75,16 @@ class LinearEngine:
 
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
-        matrix, targets_B, parts = *self._batch(inputs, targets), query.parts
-        points_KP = np.empty((len(query.points), query.points[0].numel()))
-        for k, point_P in enumerate(query.points):
-            points_KP[k] = point_P.detach().numpy()
-        total_P = np.zeros(points_KP.shape[1])
-        asked = *_tables(parts), self.margin
-        valid, loss, counts, norms_BM = self._kernels.clipped_sum(
-            matrix, targets_B, self.model, points_KP, asked, total_P
-        )
-        need(valid, _INVALID)
-        if query.excess is Excess.RAISE:
-            for part, norm_B in zip(parts, torch.from_numpy(norms_BM).unbind(1), strict=True):
-                if part.weight > 0:
-                    refuse_excess(norm_B, part)
-        *clipped, nonfinite = counts.tolist()
-        B = len(targets_B)
-        shares = tuple(count / max(B, 1) for count in clipped)
-        facts = Diagnostics(loss=loss / max(B, 1), clipped=shares, nonfinite=int(nonfinite))
-        return ClippedSum(secret=torch.from_numpy(total_P), bound=query.bound, rows=B, diagnostics=facts)
+        return self.over(inputs, targets)(query, _everyone(len(targets)))
 
-    def rows(self, inputs: Tensor, targets: Tensor) -> Rows:
-        """Records as the kernels read it: starts, columns, values, ‖(x, 1)‖², targets."""
+    def over(self, inputs: Tensor, targets: Tensor) -> LinearSums:
+        """Sums over these records, of which each call picks some: nothing is gathered or measured twice."""
         _, D, bias = self.model
         (starts, columns, values), targets_n = self._batch(inputs, targets)
-        valid, norms_n = self._kernels.square_norms(starts, columns, values, D, bias)
+        valid, lengths_n = kernels().lengths(starts, columns, values, D, bias)
         need(valid, _INVALID)
-        return starts, columns, values, norms_n, targets_n
+        rows = starts, columns, values, lengths_n, targets_n
+        return LinearSums(rows, self.model, outputs=self.outputs, population=self.population or len(targets_n))
 
     def _batch(self, inputs: Tensor, targets: Tensor) -> tuple[Matrix, Array]:
         """The inputs as starts, columns and values, and the targets in float64."""
@@ -115,10 +100,9 @@ class LinearEngine:
 
 
 @lru_cache(maxsize=16)
-def _tables(parts: tuple[Part, ...]) -> tuple[Array, Array]:
-    """(clip, weight, 1 for AUTO-S) per part, and the coefficients, as the kernels read them."""
-    rules = np.array([(part.clip, part.weight, float(part.rule is ClipRule.AUTO)) for part in parts])
-    return rules, np.array([part.coefficients for part in parts], dtype=np.float64)
+def _everyone(rows: int) -> Array:
+    """All indices."""
+    return np.arange(rows)
 
 
 @lru_cache(maxsize=16)

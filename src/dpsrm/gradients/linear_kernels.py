@@ -1,8 +1,9 @@
 """Compiled arithmetic of linear models over one batch.
 
 A linear model's per-example gradient is residual ⊗ (x, 1), at any θ with the same (x, 1). So every part of a query is
-(a combination of residuals) ⊗ (x, 1), its norm is |combination|·‖(x, 1)‖, and what an example contributes in all is
-one vector u_C, the sum of its parts' clipped combinations, times (x, 1).
+(a combination of residuals) ⊗ (x, 1), its norm is ‖combination‖·‖(x, 1)‖, and what an example contributes in all is
+one vector u_C, the sum of its parts' clipped combinations, times (x, 1). Everything is computed in float64, and what an
+example contributes depends on nothing but that example; docs/decisions/linear-rounding.md bounds the rounding.
 
 Shapes: n records, B examples of a batch, D features, C outputs, P = C·D (+ C with bias) parameters laid out as
 weights (C, D) then bias (C), K points, M parts. Rows are CSR: row i holds `values[s]` in `columns[s]` for s from
@@ -28,41 +29,78 @@ from dpsrm.gradients.standard_losses import BINARY, SQUARED
 
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
-Matrix = tuple[Array, Array, Array]
-"""starts, columns, values."""
 Rows = tuple[Array, Array, Array, Array, Array]
-"""starts, columns, values, ‖(x, 1)‖² per row, target per row."""
+"""starts, columns, values, ‖(x, 1)‖ per row, target per row."""
 Model = tuple[int, int, float]
 """Which loss, D, and 1 if there is a bias."""
 Asked = tuple[Array, Array, float]
-"""(clip, weight, 1 for AUTO-S) per part, (M, K) coefficients, the margin by which clip factors are shrunk."""
+"""(clip, weight, 1 for AUTO-S) per part, (M, K) coefficients, the margin by which clips are shrunk."""
+
+BLOCK = 1024
+"""So many rows are added up before their sum is added to the total: short chains of additions round little."""
+SMALLEST = 1e-200
+"""A clip, or weight times clip, below this lets nothing through: products near it could underflow."""
+_NORMAL = 2.2250738585072014e-308
+"""The smallest float64 that has all its digits."""
 
 _exact = numba.njit(cache=True, nogil=True, error_model="numpy")
 _sums = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 @_sums
-def square_norms(starts: Array, columns: Array, values: Array, features: int, bias: float) -> tuple[bool, Floats]:
-    """Whether every row's columns are increasing and below D, and ‖(x, 1)‖² of every row ((x) alone if `bias` is 0).
+def _squares(row: Array) -> float:
+    """Σ x²."""
+    total = 0.0
+    for j in range(len(row)):
+        total += np.float64(row[j]) * np.float64(row[j])
+    return float(total)
+
+
+@_exact
+def _length(row: Array, bias: float) -> float:
+    """√(‖row‖² + bias), also where the squares underflow or overflow; NaN if the row is not finite.
+
+    A length too small to have all its digits counts as the smallest that has: too long is safe.
+    """
+    total = _squares(row) + bias
+    if 1e-280 < total < 1e280:
+        return math.sqrt(total)
+    largest = 0.0
+    for j in range(len(row)):
+        if not math.isfinite(row[j]):
+            return np.nan
+        largest = max(largest, abs(np.float64(row[j])))
+    if largest == 0:
+        return 0.0
+    exponent = math.frexp(largest)[1]
+    half = exponent // 2  # in two steps, since 2^exponent itself may overflow; a bias is lost beside such numbers
+    first, second = math.ldexp(1.0, -half), math.ldexp(1.0, half - exponent)
+    total = 0.0
+    for j in range(len(row)):
+        part = np.float64(row[j]) * first * second
+        total += part * part
+    return max(math.sqrt(total) / first / second, _NORMAL)
+
+
+@_exact
+def lengths(starts: Array, columns: Array, values: Array, features: int, bias: float) -> tuple[bool, Floats]:
+    """Whether every row's columns are increasing and below D, and ‖(x, 1)‖ of every row (‖x‖ if `bias` is 0).
 
     A column twice in a row would break the norm, one beyond D the memory; after a False the norms mean nothing.
     """
-    norms_n = np.empty(len(starts) - 1)
+    lengths_n = np.empty(max(len(starts) - 1, 0))
     valid = len(starts) > 0 and starts[0] == 0 and starts[-1] == len(values)
-    for i in range(len(norms_n)):
+    for i in range(len(lengths_n)):
         valid = valid and starts[i] <= starts[i + 1]
     if not valid:
-        return False, norms_n
-    for i in range(len(norms_n)):
-        row, total = values[starts[i] : starts[i + 1]], 0.0
-        for j in range(len(row)):
-            total += np.float64(row[j]) * np.float64(row[j])
-        norms_n[i] = total + bias
+        return False, lengths_n
+    for i in range(len(lengths_n)):
+        lengths_n[i] = _length(values[starts[i] : starts[i + 1]], bias)
         last = -1
         for s in range(starts[i], starts[i + 1] if len(columns) > 0 else starts[i]):
             valid = valid and last < np.int64(columns[s]) < features
             last = np.int64(columns[s])
-    return valid, norms_n
+    return valid, lengths_n
 
 
 @_sums
@@ -111,33 +149,32 @@ def _accumulate(rows: Rows, picked_B: Array, model: Model, u_BC: Array, total_P:
 
 
 @_exact
-def _losses(kind: int, targets_B: Array, z_BKC: Array) -> float:
-    """The sum of the finite losses at the first point; a class below 0 is one to ignore, as torch does."""
-    losses = 0.0
-    for r in range(len(targets_B)):
-        z, target = z_BKC[r, 0, 0], targets_B[r]
-        if kind == BINARY:
-            loss = max(z, 0.0) - z * target + math.log1p(math.exp(-abs(z)))
-        elif kind == SQUARED:
-            loss = (z - target) * (z - target) / 2
-        elif target < 0:
-            loss = 0.0
-        else:
-            top = z_BKC[r, 0].max()
-            loss = top + math.log(np.exp(z_BKC[r, 0] - top).sum()) - z_BKC[r, 0, int(target)]
-        losses += loss if math.isfinite(loss) else 0.0
-    return losses
+def _loss(kind: int, z_BKC: Array, r: int, k: int, target: float) -> float:
+    """One example's loss at one point; a class below 0 is one to ignore, as torch does."""
+    z, loss = z_BKC[r, k, 0], 0.0
+    if kind == BINARY:
+        loss = max(z, 0.0) - z * target + math.log1p(math.exp(-abs(z)))
+    elif kind == SQUARED:
+        loss = (z - target) * (z - target) / 2
+    elif target >= 0:
+        top = z_BKC[r, k].max()
+        loss = top + math.log(np.exp(z_BKC[r, k] - top).sum()) - z_BKC[r, k, int(target)]
+    return float(loss)
 
 
 @_exact
-def _residuals(kind: int, targets_n: Array, picked_B: Array, z_BKC: Array) -> None:
-    """Turn logits into the loss's derivative by them, in place."""
+def _residuals(kind: int, targets_n: Array, picked_B: Array, z_BKC: Array) -> float:
+    """Turn logits into the loss's derivative by them, in place; returns the sum of the finite losses at point 0."""
+    losses = 0.0
     for r in range(len(picked_B)):
         target = targets_n[picked_B[r]]
+        loss = _loss(kind, z_BKC, r, 0, target) if kind != BINARY else 0.0
         for k in range(z_BKC.shape[1]):
             z = z_BKC[r, k, 0]
             if kind == BINARY:
                 tail = math.exp(-abs(z))
+                if k == 0:  # the same as `_loss`, without its second exp
+                    loss = max(z, 0.0) - z * target + math.log1p(tail)
                 z_BKC[r, k, 0] = (1 / (1 + tail) if z >= 0 else tail / (1 + tail)) - target
             elif kind == SQUARED:
                 z_BKC[r, k, 0] = z - target
@@ -147,11 +184,26 @@ def _residuals(kind: int, targets_n: Array, picked_B: Array, z_BKC: Array) -> No
                 shares_C = np.exp(z_BKC[r, k] - z_BKC[r, k].max())
                 z_BKC[r, k] = shares_C / shares_C.sum()
                 z_BKC[r, k, int(target)] -= 1
+        losses += loss if math.isfinite(loss) else 0.0
+    return float(losses)
 
 
 @_exact
-def _contributions(norms_n: Array, picked_B: Array, r_BKC: Array, query: Asked, u_BC: Array, norms_BM: Array) -> None:
-    """u = Σ weight·factor·(combination of residuals) over the parts; their norms before clipping go to `norms_BM`.
+def _factor(norm: float, clip: float, weight: float, auto: bool, margin: float) -> float:
+    """What a part of this norm is multiplied by, its weight included."""
+    if min(clip, weight * clip) < SMALLEST:
+        return 0.0
+    limit, factor = clip * (1 - margin), 1.0
+    if auto:
+        factor = limit / (norm + STABILITY)
+    elif norm > limit:
+        factor = limit / norm
+    return weight * factor if min(factor, weight * factor) >= _NORMAL else 0.0
+
+
+@_exact
+def _contributions(lengths_n: Array, picked_B: Array, r_BKC: Array, query: Asked, u_BC: Array, norms_BM: Array) -> None:
+    """u = Σ factor·(combination of residuals) over the parts; their norms before clipping go to `norms_BM`.
 
     A row of which a residual or ‖(x, 1)‖ is not finite has u = 0 and norms NaN.
     """
@@ -159,60 +211,77 @@ def _contributions(norms_n: Array, picked_B: Array, r_BKC: Array, query: Asked, 
     K, C = r_BKC.shape[1], r_BKC.shape[2]
     combined_C = np.empty(C)
     for r in range(len(picked_B)):
-        finite, length = True, math.sqrt(norms_n[picked_B[r]])
+        length = lengths_n[picked_B[r]]
+        finite = math.isfinite(length)
         for c in range(C):
             u_BC[r, c] = 0.0
             for k in range(K):
                 finite = finite and math.isfinite(r_BKC[r, k, c])
-        finite = finite and math.isfinite(length)
         for m in range(len(parts)):
-            clip, weight = parts[m, 0], parts[m, 1]
             norms_BM[r, m] = 0.0 if finite else np.nan
-            if weight == 0 or not finite:
+            if parts[m, 1] == 0 or not finite:
                 continue
-            square = 0.0
             for c in range(C):
-                combined = 0.0
+                combined_C[c] = 0.0
                 for k in range(K):
-                    combined += coefficients_MK[m, k] * r_BKC[r, k, c]
-                combined_C[c] = combined
-                square += combined * combined
-            norm = math.sqrt(square) * length
+                    combined_C[c] += coefficients_MK[m, k] * r_BKC[r, k, c]
+            norm = (abs(combined_C[0]) if C == 1 else _length(combined_C, 0.0)) * length
             norms_BM[r, m] = norm
-            factor = 1.0
-            if parts[m, 2] == 1:
-                factor = clip * (1 - margin) / (norm + STABILITY)
-            elif norm > clip:
-                factor = clip * (1 - margin) / norm
+            factor = _factor(norm, parts[m, 0], parts[m, 1], parts[m, 2] == 1, margin)
             for c in range(C):
-                u_BC[r, c] += weight * factor * combined_C[c]
+                product = factor * combined_C[c]
+                u_BC[r, c] += product if abs(product) >= _NORMAL else 0.0
+
+
+@_exact
+def _within(picked_B: Array, records: int) -> bool:
+    """Whether all indices are those of records."""
+    valid = True
+    for r in range(len(picked_B)):
+        valid = valid and 0 <= picked_B[r] < records
+    return valid
 
 
 @_exact
 def clipped_sum(
-    matrix: Matrix, targets_B: Array, model: Model, points_KP: Array, query: Asked, total_P: Array
+    rows: Rows, picked_B: Array, model: Model, points_KP: Array, query: Asked, total_P: Array
 ) -> tuple[bool, float, Floats, Floats]:
-    """Add all rows' contributions to the total.
+    """Add the picked rows' contributions to the total, which is 0 at the start.
 
-    Returns whether the matrix is valid (if not, the rest means nothing); the sum of the finite losses at the first
+    Returns whether the indices are valid (if not, the rest means nothing); the sum of the finite losses at the first
     point; per part, the number of rows longer than its clip, and at the end the number of rows that are not finite and
     were left out; the norms (B, M) before clipping.
     """
-    B, K, M, C = len(targets_B), len(points_KP), len(query[0]), len(total_P) // (model[1] + int(model[2]))
-    everyone_B = np.arange(B)
+    B, K, M, C = len(picked_B), len(points_KP), len(query[0]), len(total_P) // (model[1] + int(model[2]))
     z_BKC, u_BC, norms_BM, counts = np.empty((B, K, C)), np.empty((B, C)), np.empty((B, M)), np.zeros(M + 1)
-    starts, columns, values = matrix
-    valid, squares_B = square_norms(starts, columns, values, model[1], model[2])
-    if not valid:
+    if not _within(picked_B, len(rows[3])):
         return False, 0.0, counts, norms_BM
-    rows = starts, columns, values, squares_B, targets_B
-    _logits(rows, everyone_B, model, points_KP, z_BKC)
-    loss = _losses(model[0], targets_B, z_BKC)
-    _residuals(model[0], targets_B, everyone_B, z_BKC)
-    _contributions(squares_B, everyone_B, z_BKC, query, u_BC, norms_BM)
-    _accumulate(rows, everyone_B, model, u_BC, total_P)
+    _logits(rows, picked_B, model, points_KP, z_BKC)
+    loss = _residuals(model[0], rows[4], picked_B, z_BKC)
+    _contributions(rows[3], picked_B, z_BKC, query, u_BC, norms_BM)
+    for start in range(0, B, BLOCK):
+        piece_P = np.zeros(len(total_P)) if start > 0 else total_P
+        _accumulate(rows, picked_B[start : start + BLOCK], model, u_BC[start : start + BLOCK], piece_P)
+        if start > 0:
+            total_P += piece_P
     for r in range(B):
         for m in range(M):
             counts[m] += norms_BM[r, m] > query[0][m, 0]
         counts[M] += math.isnan(norms_BM[r, 0])
     return True, loss, counts, norms_BM
+
+
+@_exact
+def loss_sums(rows: Rows, picked_B: Array, model: Model, points_KP: Array, limit: float, C: int) -> Floats:
+    """Σ clamp(loss, 0, limit) over the picked rows at every point; NaN counts as `limit` (as 0 if that is infinite)."""
+    sums_K, worst = np.zeros(len(points_KP)), limit if limit < math.inf else 0.0
+    for start in range(0, len(picked_B), BLOCK):
+        piece_B = picked_B[start : start + BLOCK]
+        z_BKC, piece_K = np.empty((len(piece_B), len(points_KP), C)), np.zeros(len(points_KP))
+        _logits(rows, piece_B, model, points_KP, z_BKC)
+        for r in range(len(piece_B)):
+            for k in range(len(points_KP)):
+                loss = _loss(model[0], z_BKC, r, k, rows[4][piece_B[r]])
+                piece_K[k] += worst if math.isnan(loss) else min(max(loss, 0.0), limit)
+        sums_K += piece_K
+    return sums_K

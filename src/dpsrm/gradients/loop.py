@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from dpsrm.core.secret import ClippedSum, Diagnostics
-from dpsrm.gradients.objective import Objective
-from dpsrm.gradients.query import MARGIN, STABILITY, ClipRule, Excess, Query, refuse_excess
+from dpsrm.gradients.objective import Objective, dense
+from dpsrm.gradients.query import MARGIN, STABILITY, ClipRule, Excess, Query, need_few, refuse_excess
 
 
 class LoopEngine:
-    """Clipped sums by a Python loop over examples; every faster engine is tested against it."""
+    """Clipped sums by a Python loop over examples; every faster engine is tested against it.
+
+    It takes any module: each example is an ordinary call on a copy of the module of its own.
+    Edge cases: layers with randomness draw the same at every point of a query.
+    """
 
     def __init__(self, objective: Objective) -> None:
         """Remember the objective."""
@@ -20,9 +26,11 @@ class LoopEngine:
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
         total_P = torch.zeros(self.objective.layout.size, dtype=torch.float64)
+        inputs = dense(inputs)
+        need_few(len(inputs), len(inputs))
         clipped, nonfinite, loss = [0] * len(query.parts), 0, 0.0
         for i in range(len(inputs)):
-            gradients = [self._gradient(point_P, inputs[i : i + 1], targets[i : i + 1]) for point_P in query.points]
+            gradients = self._gradients(query.points, inputs[i], targets[i])
             loss += gradients[0][1]
             finite = all(bool(torch.isfinite(g_P).all()) for g_P, _ in gradients)
             nonfinite += not finite
@@ -33,18 +41,27 @@ class LoopEngine:
                     refuse_excess(torch.tensor([norm]), part)
                 if not finite:
                     continue
-                too_long, automatic = norm > part.clip, part.rule is ClipRule.AUTO
-                clipped[index] += too_long
+                within, automatic = part.clip * (1 - MARGIN), part.rule is ClipRule.AUTO
+                clipped[index] += norm > part.clip
                 length = norm + STABILITY if automatic else norm
-                scale = part.clip * (1 - MARGIN) / length if too_long or automatic else 1.0
+                scale = within / length if norm > within or automatic else 1.0
                 total_P += part.weight * row_P * scale
         rows = max(len(inputs), 1)
         facts = Diagnostics(loss=loss / rows, clipped=tuple(c / rows for c in clipped), nonfinite=nonfinite)
         return ClippedSum(secret=total_P, bound=query.bound, rows=len(inputs), diagnostics=facts)
 
+    def _gradients(self, points: Sequence[Tensor], one_input: Tensor, one_target: Tensor) -> list[tuple[Tensor, float]]:
+        """∇f_i and f_i at every point, with the same random numbers."""
+        state, found = torch.get_rng_state(), []
+        for point_P in points:
+            torch.set_rng_state(state)
+            found.append(self._gradient(point_P, one_input, one_target))
+        return found
+
     def _gradient(self, point_P: Tensor, one_input: Tensor, one_target: Tensor) -> tuple[Tensor, float]:
         """∇f_i and f_i at one point."""
         leaf_P = point_P.detach().clone().requires_grad_()
-        loss = self.objective.losses(leaf_P, one_input, one_target).sum()
+        with self.objective.explained(point_P, one_input[None], one_target[None]):
+            loss = self.objective.alone(leaf_P, one_input, one_target)
         (g_P,) = torch.autograd.grad(loss, leaf_P)
         return g_P.double(), float(loss.detach())

@@ -101,24 +101,37 @@ class Engine(Protocol):
         ...
 
 
-MARGIN = 1e-12
-"""Clip factors are shrunk by this, far above float64's rounding of a norm and a product, so the bound really holds."""
+MARGIN = 2.0**-22
+"""What is clipped is clipped to (1 − margin) of its clip: the rest pays for rounding in float64 sums over the batch.
+
+docs/decisions/rounding.md proves that it is enough for every engine. It is a constant, because a margin that followed
+the size of the drawn batch would tell that size.
+"""
+
+_ADDITIONS = MARGIN / 4 * 2**53
 
 
-def clip_factors(norm_B: Tensor, clip: float) -> Tensor:
-    """min(1, clip/‖·‖) per example, shrunk by `MARGIN` where it acts; 1 where the norm is 0.
+def need_few(examples: int, pieces: int) -> None:
+    """Refuse a batch so large that float64 could not add its pieces within the margin."""
+    few = examples * pieces <= _ADDITIONS
+    need(few, "a batch of this size cannot be summed safely", examples=examples, remedy="take smaller batches")
+
+
+def clip_factors(norm_B: Tensor, clip: float, margin: float = MARGIN) -> Tensor:
+    """min(1, (1 − margin)·clip/‖·‖) per example; 1 where the norm is 0.
 
     >>> clip_factors(torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64), 2.0)
     tensor([1.0000, 1.0000, 0.5000], dtype=torch.float64)
     """
-    return torch.where(norm_B > clip, clip * (1 - MARGIN) / norm_B, torch.ones_like(norm_B))
+    within = clip * (1 - margin)
+    return torch.where(norm_B > within, within / norm_B, torch.ones_like(norm_B))
 
 
 STABILITY = 0.01
 """AUTO-S's γ: gradients much shorter than this keep their relative lengths."""
 
 
-def part_factors(norm_B: Tensor, part: Part) -> Tensor:
+def part_factors(norm_B: Tensor, part: Part, margin: float = MARGIN) -> Tensor:
     """What each example's part is multiplied by, under the part's rule.
 
     >>> part = Part(coefficients=(1.0,), clip=2.0, rule=ClipRule.AUTO)
@@ -126,9 +139,9 @@ def part_factors(norm_B: Tensor, part: Part) -> Tensor:
     tensor([200.0000,   2.0000,   0.5000], dtype=torch.float64)
     """
     if part.rule is ClipRule.FLAT:
-        return clip_factors(norm_B, part.clip)
+        return clip_factors(norm_B, part.clip, margin)
     if part.rule is ClipRule.AUTO:
-        return part.clip * (1 - MARGIN) / (norm_B + STABILITY)
+        return part.clip * (1 - margin) / (norm_B + STABILITY)
     raise AssertionError(part.rule)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from torch import Tensor
@@ -88,8 +89,7 @@ class Airlock:
         """
         if noise_multiplier == 0:
             return self._released(total, sampling, 0.0, UnprotectedRelease(what="a sum without noise"))
-        event = GaussianRelease(noise_multiplier=float(noise_multiplier), sampling=sampling)
-        return self._released(total, sampling, noise_multiplier, event)
+        return self._released(total, sampling, noise_multiplier, _gaussian(float(noise_multiplier), sampling))
 
     def release_zcdp(self, total: ClippedSum[Tensor], *, sampling: Sampling, rho: float) -> Tensor:
         """As `release`, over all records, for a zCDP price: s = 1/√(2ρ). ρ = ∞ means no noise, charged as ε = ∞."""
@@ -178,6 +178,12 @@ def zcdp_multiplier(rho: float) -> float:
     2.0
     """
     return 0.0 if rho == math.inf else 1 / math.sqrt(2 * rho)
+
+
+@lru_cache(maxsize=64)
+def _gaussian(noise_multiplier: float, sampling: Sampling) -> GaussianRelease:
+    """The event of a Gaussian release: the same object at every step of a run."""
+    return GaussianRelease(noise_multiplier=noise_multiplier, sampling=sampling)
 
 
 def _credit(charged: Spending, made: Spending | None) -> dict[Event, int]:

@@ -41,5 +41,7 @@ def draw(sampling: Sampling, stream: np.random.Generator) -> Indices:
 
 
 def _subset(n: int, size: int, stream: np.random.Generator) -> Indices:
-    """A uniform subset of `size` of range(n)."""
+    """A uniform subset of `size` of range(n); one alone is a third of the price by another function."""
+    if size == 1:
+        return np.array([stream.integers(n)], dtype=np.int64)
     return stream.choice(n, size=size, replace=False, shuffle=False).astype(np.int64, copy=False)

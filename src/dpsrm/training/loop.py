@@ -16,12 +16,13 @@ from dpsrm.core.events import Spending
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import Diagnostics
 from dpsrm.data import RecordSource
-from dpsrm.gradients import Engine, Objective, clipped_losses, engine
+from dpsrm.gradients import Engine, Objective, engine
 from dpsrm.mechanisms import Airlock, zcdp_multiplier
 from dpsrm.methods import Ask, Choice, Output, Walk
 from dpsrm.sampling import draw
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
+from dpsrm.training.summing import Summer, summer
 
 
 @dataclass(kw_only=True)
@@ -125,13 +126,14 @@ def _run(plan: Plan, parts: Parts, watch: Watcher) -> tuple[Tensor, int]:
     """The loop itself."""
     noise = parts.streams.noise
     airlock = Airlock(parts.ledger, planned=plan.foreseen, epsilon_of=plan.epsilon_of, noise=noise, made=parts.made)
+    sums = summer(parts.engine, parts.objective, parts.records, parts.streams)
     walk, steps, private = parts.walk, plan.schedule.steps, Diagnostics()
     if airlock.released == 0:
         parts.output.observe(0, walk.theta)
     while walk.time < steps:
         before = walk.time
         try:
-            answer = _answer(walk.ask(), plan, parts, airlock)
+            answer = _answer(walk.ask(), plan, parts, sums, airlock)
         except BudgetExceeded:
             if plan.method.adaptive:
                 break
@@ -171,25 +173,24 @@ def _threads(count: int) -> Iterator[None]:
 
 def _need_finite(walk: Walk) -> None:
     """Refuse to go on from a θ that is no longer a number. Post-processing: it costs no privacy."""
-    if not math.isfinite(float(torch.linalg.vector_norm(walk.theta))):
+    if not math.isfinite(float(torch.dot(walk.theta, walk.theta))):
         raise Diverged(
             f"training diverged: after step {walk.time} the parameters are no longer finite; what was released stays "
             "charged; start again with a smaller learning rate or smaller clips"
         )
 
 
-def _answer(ask: Ask | Choice, plan: Plan, parts: Parts, airlock: Airlock) -> Answer:
+def _answer(ask: Ask | Choice, plan: Plan, parts: Parts, sums: Summer, airlock: Airlock) -> Answer:
     """Draw the records, compute the secret, and let its noisy form out; all randomness is that of this release."""
-    sampling = plan.sampling(ask.batch)
-    parts.streams.seek(airlock.released)
-    torch.default_generator.manual_seed(parts.streams.public_seed(airlock.released))
-    inputs, targets = parts.records.take(draw(sampling, parts.streams.sampling))
+    sampling, release = plan.sampling(ask.batch), airlock.released
+    parts.streams.seek(release)
+    indices = draw(sampling, parts.streams.sampling)
     if isinstance(ask, Choice):
-        scores = clipped_losses(parts.objective, ask.points, inputs, targets, clip=ask.clip, offsets=ask.offsets)
+        scores = sums.scores(ask, indices, release=release)
         index = airlock.select(scores, sampling=sampling, rho=ask.rho, selection=ask.selection)
         return Answer(value=torch.tensor(index), std=0.0, private=None)
     if isinstance(ask, Ask):
-        total = parts.engine(ask.query, inputs, targets)
+        total = sums.total(ask.query, indices, release=release)
         if ask.rho is None:
             s = plan.noise_multiplier
             value = airlock.release(total, sampling=sampling, noise_multiplier=s)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,10 +16,12 @@ from dpsrm.core.events import Spending
 from dpsrm.core.randomness import Streams
 from dpsrm.data import as_records
 from dpsrm.gradients import PerExampleLoss
+from dpsrm.methods import Method, Schedule
 from dpsrm.training.config import Settings
 from dpsrm.training.loop import Parts, Progress, run_loop
 from dpsrm.training.plan import Plan, make_plan, noise_for
 from dpsrm.training.prepare import Prepared, prepare
+from dpsrm.training.settings import Privacy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,8 @@ def run_trials(
     """Run every trial of `settings` from the module's parameters; the module is left as it is.
 
     Each trial is the loop that `train` runs, with the same draws, noise, charges and θ, bit for bit; only its charges
-    are kept in memory and no folder is written. Noise calibrations and plans are computed once for equal settings.
+    are kept in memory and no folder is written. Noise calibrations and plans are made once for equal settings, for as
+    long as the process lives.
 
     Args:
         module, loss, data: as in `train`.
@@ -72,19 +75,31 @@ def run_trials(
     >>> [result.theta.shape for result in run_trials(nn.Linear(4, 1), binary_loss, data, trials)]
     [torch.Size([5]), torch.Size([5])]
     """
-    records, planner = as_records(data), _planner()
-    results = []
+    records, results = as_records(data), []
     for one in settings:
         need(one.seed is not None, "trials are research and need a seed", remedy="use train for a private run")
         need(one.budget is None, "trials do not draw on a shared budget", remedy="use train")
-        prepared = prepare(module, loss, records, one, Streams.choose(one.seed), planner=planner)
+        prepared = prepare(module, loss, records, one, Streams.choose(one.seed), planner=_plan)
         results.append(_run(prepared, frozenset(snapshots)))
     return results
 
 
-def _planner() -> Callable[..., Plan]:
-    """`make_plan` that remembers plans and, for plans that differ in other things, calibrations."""
-    return lru_cache(maxsize=None)(partial(make_plan, noise=lru_cache(maxsize=None)(noise_for)))
+@lru_cache(maxsize=256)
+def _noise(method: Method, schedule: Schedule, *, n: int, privacy: Privacy) -> float:
+    """`noise_for`, remembered: trials that differ in their seeds, or in rounds drawn by seed, share a calibration."""
+    return noise_for(method, schedule, n=n, privacy=privacy)
+
+
+@lru_cache(maxsize=256)
+def _plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | None) -> Plan:
+    """`make_plan`, remembered: a plan is frozen and depends on nothing else."""
+    return make_plan(method, schedule, n=n, privacy=privacy, noise=_noise)
+
+
+def forget_plans() -> None:
+    """Make every plan and calibration anew from here on: for timing, which must count them."""
+    _noise.cache_clear()
+    _plan.cache_clear()
 
 
 def _run(prepared: Prepared, snapshots: Collection[int]) -> TrialResult:

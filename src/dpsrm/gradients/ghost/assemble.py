@@ -10,40 +10,37 @@ from torch import Tensor
 from dpsrm.gradients.ghost.blocks import Block, LookupBlock, RowsBlock
 from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.products import OuterBlock
-from dpsrm.gradients.ghost.recorder import AnyCall, Recording, Route
+from dpsrm.gradients.ghost.recorder import AnyCall, Call, Recording
 from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, Windows, window_rows
 
 _PASSES = 36
 """What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
 
 
-def blocks(recordings: Sequence[Recording], mixture: Mixture, *, route: Route, examples: int) -> dict[str, Block]:
+def blocks(recordings: Sequence[Recording], mixture: Mixture) -> dict[str, Block]:
     """The blocks of all parameters that were used, from recordings that agree."""
     uses: list[dict[str, list[Term]]] = []
     for recording in recordings:
         uses.append({})
-        for index, call in enumerate(recording.calls):
-            _share(call, recordings[0].calls[index])
-            for name, term in call.terms(examples, route.where.get(call.key, 0)).items():
+        for call, first in zip(recording.calls, recordings[0].calls, strict=True):
+            _share(call, first)
+            for name, term in call.terms().items():
                 uses[-1].setdefault(name, []).append(term)
     return {name: _block([point[name] for point in uses], mixture) for name in uses[0]}
 
 
-def agree(recordings: Sequence[Recording], *, route: Route, examples: int) -> bool:
-    """Whether the same calls were made at every point, with the batch where it was, and nothing leaked."""
+def agree(recordings: Sequence[Recording]) -> bool:
+    """Whether the same calls were made at every point, and nothing leaked."""
     keys = [[call.key for call in recording.calls] for recording in recordings]
-    if any(other != keys[0] for other in keys) or any(recording.leaks for recording in recordings):
-        return False
-    return all(call.fits(examples, route.where.get(call.key, 0)) for r in recordings for call in r.calls)
+    return all(other == keys[0] for other in keys) and not any(recording.leaks for recording in recordings)
 
 
 def _share(call: AnyCall, first: AnyCall) -> None:
     """Let a call that does not depend on the parameters use the first point's input, if it is equal."""
-    if call is first or not call.rooted:
+    if call is first or not (isinstance(call, Call) and isinstance(first, Call)) or not call.rooted:
         return
-    for name, x in call.inputs().items():
-        if x is not first.inputs()[name] and torch.equal(x, first.inputs()[name]):
-            call.replace(name, first.inputs()[name])
+    if call.x is not None and first.x is not None and call.x is not first.x and torch.equal(call.x, first.x):
+        call.x, call.version = first.x, first.version
 
 
 def _block(points: list[list[Term]], mixture: Mixture) -> Block:

@@ -1,12 +1,13 @@
 """One parameter's per-example gradients at all points of a query: their norms, and their weighted sum.
 
 Shapes: B examples, T positions, I inputs, O outputs, P the parameter's size, U (example, word) pairs.
-A block measures the combination of a part and later adds the same combination to the sum. How far the two can differ
-by rounding is stated by `Measure.spread`; the engine's margin is a multiple of it.
+A block measures the combination of a part and later adds the same combination to the sum. How far rounding can carry
+either is stated by the block (`Measure`, `most_spread`); the engine keeps both within its margin.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,38 +18,44 @@ from torch import Tensor
 from dpsrm.gradients.ghost.mixture import Atom, Combination
 from dpsrm.gradients.ghost.terms import Lookup, Order
 
-_LINE = 64
-"""How many squares are added in the gradients' own precision before the sum goes on in float64."""
+_ZERO = torch.zeros((), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Squared norms in float64, and the sum of squares of the pieces that were added up to what is measured.
+    """What is known about the norm of each example's combination, in float64.
 
-    Rounding errors are multiples of `spread_B`, which exceeds `square_B` where the pieces cancel.
+    `square_B` is the squared norm, off by at most `doubt_B`. `spread_B` is the square of an upper bound on the sum of
+    the norms of all pieces that are added up to the combination: it exceeds `square_B` where they cancel.
     """
 
     square_B: Tensor
+    doubt_B: Tensor
     spread_B: Tensor
 
     def plus(self, other: Measure) -> Measure:
-        """The measure of two blocks together."""
-        return Measure(self.square_B + other.square_B, self.spread_B + other.spread_B)
+        """The measure of two blocks, which lie in different coordinates, together."""
+        return Measure(
+            self.square_B + other.square_B, self.doubt_B + other.doubt_B, self.spread_B + other.spread_B
+        )
 
 
 class Block(Protocol):
     """What the engine asks of a parameter's per-example gradients."""
 
+    most_spread: float
+    """How long an example's weighted pieces may be together, in clips, to be added in the gradients' own type."""
+
     def measure(self, part: Combination) -> Measure:
-        """The squared norm of each example's combination."""
+        """The norm of each example's combination."""
         ...
 
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
         """The squared norms of the examples `rows`, from float64 products."""
         ...
 
-    def add(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
-        """Add Σ_i weight_i·atom_i to `total_P`, for every atom."""
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> None:
+        """Add Σ_i weight_i·atom_i to `total_P`, for every atom; examples in `loose_B` must be added in float64."""
         ...
 
     def silence(self, finite_B: Tensor) -> None:
@@ -56,38 +63,15 @@ class Block(Protocol):
         ...
 
 
-def dots(x_BP: Tensor, y_BP: Tensor) -> Tensor:
-    """Σ x·y per row in float64: short stretches in the rows' own precision, then float64."""
-    if x_BP is y_BP:
-        return _squares(x_BP)
-    lines_BNL, rest_BL = _lines(x_BP * y_BP)
-    total_B: Tensor = lines_BNL.sum(2).double().sum(1) + rest_BL.sum(1).double()
-    return total_B
-
-
-def _squares(x_BP: Tensor) -> Tensor:
-    """Σ x² per row, without a copy of x."""
-    lines_BNL, rest_BL = _lines(x_BP)
-    pieces_BN = torch.linalg.vector_norm(lines_BNL, dim=2).double()
-    total_B: Tensor = pieces_BN.square().sum(1) + torch.linalg.vector_norm(rest_BL, dim=1).double().square()
-    return total_B
-
-
-def _lines(x_BP: Tensor) -> tuple[Tensor, Tensor]:
-    """Views of the rows as lines of equal length, and what is left over."""
-    lines = x_BP.shape[1] // _LINE
-    size = lines * _LINE
-    return x_BP[:, :size].view(len(x_BP), lines, _LINE), x_BP[:, size:]
-
-
 class RowsBlock:
-    """Materialised rows; differences are taken row by row, so what is summed is what was measured."""
+    """Materialised rows, in float64; differences were taken row by row, so what is summed is what was measured."""
 
     def __init__(self, atoms: dict[Atom, Tensor], order: Order | None = None) -> None:
         """Keep the rows of each atom; `order` brings a row to the order of the parameter."""
-        self.atoms = atoms
+        self.atoms = {atom: rows.double() for atom, rows in atoms.items()}
         self.order = order or Order()
-        self._squares: dict[Atom, Tensor] = {}
+        self.most_spread = math.inf
+        self._known: dict[Atom, Tensor] = {}
 
     @classmethod
     def of(cls, points: Sequence[Tensor], atoms: Sequence[Atom]) -> RowsBlock:
@@ -95,23 +79,28 @@ class RowsBlock:
         return cls({(j, k): points[j] if j == k else points[j] - points[k] for j, k in atoms})
 
     def measure(self, part: Combination) -> Measure:
-        """The squared norm of each example's combination."""
+        """The norm of each example's combination."""
+        norm_B = sum((abs(c) * self._square(atom).sqrt() for atom, c in part.items()), _ZERO)
         if len(part) == 1:
             ((atom, c),) = part.items()
-            if atom not in self._squares:
-                self._squares[atom] = _squares(self.atoms[atom])
-            square_B = c * c * self._squares[atom]
-            return Measure(square_B, square_B)
-        spread_B = sum((self.measure({atom: c}).spread_B for atom, c in part.items()), torch.zeros(()))
-        return Measure(_squares(self._combined(part)), spread_B)
+            square_B = c * c * self._square(atom)
+        else:
+            square_B = self._combined(part).square().sum(1)
+        spread_B = norm_B.square() * (1 + 2.0**-20)
+        return Measure(square_B, 2.0**-30 * spread_B, spread_B)
+
+    def _square(self, atom: Atom) -> Tensor:
+        """The squared norms of one atom's rows, computed once."""
+        if atom not in self._known:
+            self._known[atom] = torch.linalg.vector_norm(self.atoms[atom], dim=1).square()
+        return self._known[atom]
 
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
         """The squared norms of the examples `rows`, from float64 products."""
-        parts = (c * self.atoms[atom][rows].double() for atom, c in part.items())
-        return sum(parts, torch.zeros((), dtype=torch.float64)).square().sum(1)
+        return self.measure(part).square_B[rows]
 
-    def add(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
-        """Add the weighted rows."""
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> None:
+        """Add the weighted rows, in float64."""
         for atom, weight_B in weights.items():
             total_P += self.order(weight_B @ self.atoms[atom])
 
@@ -138,6 +127,7 @@ class LookupBlock:
         base_B1 = torch.arange(self.examples, device=ids_BT.device)[:, None] * self.size
         pairs_U, which = torch.unique(ids_BT + base_B1, return_inverse=True)
         self.owner_U, self.word_U = pairs_U // self.size, pairs_U % self.size
+        self.most_spread = math.inf
         rows = [self._pooled(point.g_BTO.flatten(0, 1), which.flatten()) for point in points]
         self.rows = RowsBlock.of(rows, atoms)
 
@@ -146,25 +136,23 @@ class LookupBlock:
         return g_NO.new_zeros(len(self.owner_U), g_NO.shape[1]).index_add_(0, which_N, g_NO)
 
     def measure(self, part: Combination) -> Measure:
-        """The squared norm of each example's combination."""
+        """The norm of each example's combination: the words lie in different coordinates."""
         found = self.rows.measure(part)
-        return Measure(self._by_example(found.square_B), self._by_example(found.spread_B))
+        return Measure(*(self._by_example(t) for t in (found.square_B, found.doubt_B, found.spread_B)))
 
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
         """The squared norms of the examples `rows`, from float64 products."""
-        everything = torch.arange(len(self.owner_U), device=rows.device)
-        return self._by_example(self.rows.precise(part, everything))[rows]
+        return self.measure(part).square_B[rows]
 
     def _by_example(self, square_U: Tensor) -> Tensor:
         """Summed over each example's words."""
         return square_U.new_zeros(self.examples).index_add_(0, self.owner_U, square_U)
 
-    def add(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
-        """Add the weighted rows to the words' places."""
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> None:
+        """Add the weighted rows to the words' places, in float64."""
         table = total_P.view(self.size, -1)
         for atom, weight_B in weights.items():
-            rows = self.rows.atoms[atom] * weight_B[self.owner_U, None]
-            table.index_add_(0, self.word_U, rows.to(table.dtype))
+            table.index_add_(0, self.word_U, self.rows.atoms[atom] * weight_B[self.owner_U, None])
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""

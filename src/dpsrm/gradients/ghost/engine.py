@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,11 @@ from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost.assemble import agree, blocks
 from dpsrm.gradients.ghost.blocks import Block, Measure
 from dpsrm.gradients.ghost.mixture import Combination, Mixture
-from dpsrm.gradients.ghost.recorder import Recording, Route, record
-from dpsrm.gradients.ghost.survey import Survey, survey
-from dpsrm.gradients.objective import Objective
-from dpsrm.gradients.query import ClipRule, Excess, Part, Query, part_factors, refuse_excess
+from dpsrm.gradients.ghost.look import Look, look, need_rules
+from dpsrm.gradients.ghost.recorder import Recording, record
+from dpsrm.gradients.ghost.rounding import CHUNKED, DOUBT, MOST_PIECES
+from dpsrm.gradients.objective import Objective, dense
+from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Part, Query, need_few, part_factors, refuse_excess
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
@@ -34,12 +36,13 @@ class GhostEngine:
     """Clipped sums from one forward and backward pass per point, in pieces of `max_physical_batch` examples.
 
     Args:
-        objective: the module and its loss; the module is not changed, and nothing is attached to it.
+        objective: the module and its loss; neither is ever run itself (see `Objective`).
         max_physical_batch: how many examples are recorded at once; by default as many as stay in the cache.
         notice: told, once, which part of the module no rule fits, so that `torch.func` computes it; logs by default.
 
-    Guarantee: no example contributes more than Σ weight·clip, rounding included (`_upper`); a module in which one
-    example's loss depends on another's is refused at the first batch.
+    Guarantee: each example is run alone (see `Objective`), so its contribution depends on no other; no example
+    contributes more than Σ weight·clip, and replacing one moves the sum by at most twice that, rounding included
+    (docs/decisions/rounding.md).
 
     Edge cases: dropout draws the same masks at every point of a query. An example whose gradient is not finite, or
     whose squared norm does not fit into the parameters' type, contributes zero and is counted.
@@ -67,91 +70,113 @@ class GhostEngine:
         self.objective = objective
         self.max_physical_batch = max_physical_batch
         self._notice = notice
-        self._surveys: dict[torch.Size, Survey] = {}
+        self._looks: dict[torch.Size, Look] = {}
 
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
         tally = Tally.empty(query)
         if len(inputs) == 0:
             return tally.result()
-        seen = self._survey(query, inputs, targets)
-        if seen.route is None:
+        inputs = dense(inputs)
+        seen = self._look(query, inputs, targets)
+        if seen.modules is None:
             return FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch)(query, inputs, targets)
         each = self.max_physical_batch or _automatic(seen.numbers, len(inputs))
+        need_few(len(inputs), math.ceil(len(inputs) / each))
         for piece in range(0, len(inputs), each):
             cut = slice(piece, piece + each)
-            self._add(tally, inputs[cut], targets[cut], seen.route)
+            self._add(tally, (inputs[cut], targets[cut]), seen.modules)
         return tally.result()
 
-    def _survey(self, query: Query, inputs: Tensor, targets: Tensor) -> Survey:
+    def _look(self, query: Query, inputs: Tensor, targets: Tensor) -> Look:
         """What is known about the module for inputs of this shape; says once what is left to `torch.func`."""
-        found = self._surveys.get(inputs.shape[1:])
+        found = self._looks.get(inputs.shape[1:])
         if found is None:
-            found = survey(self.objective, query.points[0], inputs, targets)
-            if found.reason and not any(other.reason for other in self._surveys.values()):
-                what = "the whole module" if found.route is None else "a part of the module"
+            found = look(self.objective, query.points[0], (inputs[:1].clone(), targets[:1]))
+            if found.reason and not any(other.reason for other in self._looks.values()):
+                what = "the whole module" if found.modules is None else "a part of the module"
                 self._notice(f"torch.func computes {what}, more slowly, because no rule fits: {found.reason}")
-            self._surveys[inputs.shape[1:]] = found
+            self._looks[inputs.shape[1:]] = found
         return found
 
-    def _add(self, tally: Tally, inputs: Tensor, targets: Tensor, route: Route) -> None:
+    def _add(self, tally: Tally, batch: tuple[Tensor, Tensor], modules: Sequence[str]) -> None:
         """Add one piece of the batch."""
-        query, examples = tally.query, len(inputs)
-        recordings = self._recordings(query, inputs, targets, route)
-        if not agree(recordings, route=route, examples=examples):
-            self._add_elsewhere(tally, inputs, targets)
+        query = tally.query
+        recordings = self._recordings(query, batch, modules)
+        if not agree(recordings):
+            need_rules(self.objective, sorted({name for recording in recordings for name in recording.leaks}))
+            FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch).add(tally, *batch)
             return
         mixture = Mixture.of(query)
-        found = blocks(recordings, mixture, route=route, examples=examples)
+        found = blocks(recordings, mixture)
         losses_B = recordings[0].losses_B
         del recordings
-        tally.rows += examples
+        tally.rows += len(losses_B)
         tally.loss += float(losses_B[torch.isfinite(losses_B)].double().sum())
-        factors = self._factors(tally, mixture, list(found.values()), losses_B)
+        self._add_blocks(tally, mixture, found, losses_B)
+
+    def _add_blocks(self, tally: Tally, mixture: Mixture, found: dict[str, Block], losses_B: Tensor) -> None:
+        """Measure, clip and add the gradients of one piece."""
+        lengths = self._lengths(tally, mixture, list(found.values()), losses_B)
         weights = {atom: torch.zeros_like(losses_B, dtype=torch.float64) for atom in mixture.atoms}
-        for part, mixed, factor_B in zip(query.parts, mixture.parts, factors, strict=True):
+        for part, mixed, length in zip(tally.query.parts, mixture.parts, lengths, strict=True):
             for atom, c in mixed.items():
-                weights[atom] += part.weight * c * factor_B
-        rounded = {atom: weight_B.to(losses_B.dtype) for atom, weight_B in weights.items()}
+                weights[atom] += part.weight * c * length.factor_B
         for name, total in self.objective.layout.split(tally.total_P).items():
             if name in found:
-                found[name].add(rounded, total.view(-1))
+                block = found[name]
+                loose_B = torch.stack([length.pieces_B > block.most_spread for length in lengths]).any(0)
+                block.add(weights, total.view(-1), loose_B=loose_B)
 
-    def _recordings(self, query: Query, inputs: Tensor, targets: Tensor, route: Route) -> list[Recording]:
+    def _recordings(self, query: Query, batch: tuple[Tensor, Tensor], modules: Sequence[str]) -> list[Recording]:
         """One pass per point, all with the same random numbers."""
         state = torch.get_rng_state()
         recordings = []
         for point_P in query.points:
             torch.set_rng_state(state)
-            recordings.append(record(self.objective, point_P, inputs, targets, route=route))
+            recordings.append(record(self.objective, point_P, batch, modules=modules))
         return recordings
 
-    def _factors(self, tally: Tally, mixture: Mixture, found: list[Block], losses_B: Tensor) -> list[Tensor]:
+    def _lengths(self, tally: Tally, mixture: Mixture, found: list[Block], losses_B: Tensor) -> list[Length]:
         """The clip factor of every part and example; zero for examples that are not finite."""
         zero_B = torch.zeros_like(losses_B, dtype=torch.float64)
         measures = []
         for mixed in mixture.parts:
-            measure = Measure(zero_B, zero_B)
+            measure = Measure(zero_B, zero_B, zero_B)
             for block in found if mixed else ():
                 measure = measure.plus(block.measure(mixed))
             measures.append(measure)
-        finite_B = torch.stack([torch.isfinite(m.square_B) for m in measures]).all(dim=0)
+        finite_B = torch.stack([torch.isfinite(m.square_B + m.doubt_B + m.spread_B) for m in measures]).all(dim=0)
         tally.nonfinite += int((~finite_B).sum())
         if not bool(finite_B.all()):
             for block in found:
                 block.silence(finite_B)
-        factors = []
+        lengths, margin = [], MARGIN + (CHUNKED if any(block.most_spread < math.inf for block in found) else 0)
         for index, (part, measure) in enumerate(zip(tally.query.parts, measures, strict=True)):
             if part.weight > 0 and tally.query.excess is Excess.RAISE:
                 refuse_excess(torch.where(finite_B, measure.square_B.sqrt(), torch.nan), part)
-            upper_B = _upper(measure, mixture.parts[index], found, part, losses_B.dtype)
+            upper_B = _upper(measure, mixture.parts[index], found, part)
             tally.clipped[index] += int((finite_B & (upper_B > part.clip)).sum()) if part.weight > 0 else 0
-            factors.append(torch.where(finite_B, part_factors(upper_B, part), 0))
-        return factors
+            lengths.append(_length(upper_B, measure, part, finite_B, margin=margin))
+        return lengths
 
-    def _add_elsewhere(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
-        """Add a piece in which the module did not do what the survey saw, by `torch.func`."""
-        FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch).add(tally, inputs, targets)
+
+@dataclass(frozen=True)
+class Length:
+    """A part's clip factor for each example, and how long its weighted pieces are together, in clips."""
+
+    factor_B: Tensor
+    pieces_B: Tensor
+
+
+def _length(upper_B: Tensor, measure: Measure, part: Part, finite_B: Tensor, *, margin: float) -> Length:
+    """The factor that keeps a part within its clip, and its pieces within what float64 adds without harm."""
+    spread_B = measure.spread_B.sqrt()
+    factor_B = torch.where(finite_B, part_factors(upper_B, part, margin), 0)
+    if part.clip == math.inf:
+        return Length(factor_B, torch.zeros_like(spread_B))
+    factor_B = torch.minimum(factor_B, torch.nan_to_num(MOST_PIECES * part.clip / spread_B, nan=math.inf))
+    return Length(factor_B, torch.where(finite_B, factor_B * spread_B / part.clip, 0))
 
 
 def _automatic(numbers: int, examples: int) -> int:
@@ -160,20 +185,16 @@ def _automatic(numbers: int, examples: int) -> int:
     return math.ceil(examples / max(1, round(examples / most)))
 
 
-def _upper(measure: Measure, mixed: Combination, found: list[Block], part: Part, dtype: torch.dtype) -> Tensor:
-    """A norm that what is added to the sum cannot exceed, rounding included.
+def _upper(measure: Measure, mixed: Combination, found: list[Block], part: Part) -> Tensor:
+    """A norm that no example's part exceeds; where rounding makes it doubtful, taken again from float64 products.
 
-    With u the unit of rounding, a norm by Gram matrices is off by a few u·spread, one by rows by a few u·square, and
-    the contraction adds an error of a few u·√spread; each is given eight or more times what one rounding does.
-    Where the pieces cancel so much that the first would cost accuracy, the norm is taken again from float64 products.
+    A relative 2^-24 stands for the roundings of this function and of float64 sums over blocks.
     """
-    u = torch.finfo(dtype).eps / 2
-    square_B = measure.square_B + 1e7 * torch.finfo(dtype).tiny
-    doubt_B = 8 * u * measure.spread_B
-    acts_B = ((square_B + doubt_B).sqrt() * (1 + 64 * u) > part.clip) | (part.rule is ClipRule.AUTO)
-    redo_B = acts_B & (measure.spread_B > 8 * square_B)
+    square_B, doubt_B = measure.square_B, measure.doubt_B
+    acts_B = ((square_B + doubt_B).sqrt() > part.clip * (1 - 2 * CHUNKED)) | (part.rule is ClipRule.AUTO)
+    redo_B = acts_B & (doubt_B > DOUBT * square_B) & torch.isfinite(doubt_B)
     if bool(redo_B.any()):
         rows = redo_B.nonzero().flatten()
         square_B = square_B.index_put((rows,), torch.stack([b.precise(mixed, rows) for b in found]).sum(0))
-        doubt_B = torch.where(redo_B, 0, doubt_B)
-    return (square_B * (1 + 16 * u) + doubt_B).sqrt() + 4 * u * measure.spread_B.sqrt()
+        doubt_B = torch.where(redo_B, 2.0**-36 * measure.spread_B, doubt_B)
+    return (square_B * (1 + 2.0**-24) + doubt_B).sqrt()

@@ -6,19 +6,18 @@ the output's gradient with the module's Jacobian.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dpsrm.core.errors import need
-from dpsrm.gradients.ghost.tap import Tapped, tap
+from dpsrm.gradients.ghost.tap import Tapped, show, tap
 from dpsrm.gradients.ghost.terms import Rows, Term
+from dpsrm.gradients.objective import Objective, Pass
 
 if TYPE_CHECKING:
     from dpsrm.gradients.ghost.recorder import Recorder
@@ -31,7 +30,10 @@ class ModuleCall(Tapped):
     name: str
     module: nn.Module
     parameters: dict[str, Tensor]
-    seen: tuple[Tensor, ...]
+    values: dict[str, Tensor]
+    given: tuple[Tensor, ...]
+    seed: Tensor
+    seen: list[tuple[Tensor, int | None]] = field(default_factory=list)
     rooted: bool = False
 
     @property
@@ -39,18 +41,13 @@ class ModuleCall(Tapped):
         """What identifies the call."""
         return "module", (self.name,), 0
 
-    def fits(self, examples: int, where: int) -> bool:
-        """Whether every input has the batch in front."""
-        return all(x.dim() > 0 and len(x) == examples for x in self.seen)
+    def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
+        """Remember the inputs, and tap the output; what is the same for all examples is kept as it was given."""
+        pairs = zip(self.given, inputs, strict=True)
+        self.seen = [(given.detach(), None) if x is None else (x.detach(), 0) for given, x in pairs]
+        return tap(output, self.seed, self)
 
-    def inputs(self) -> dict[str, Tensor]:
-        """Nothing that could be shared between points."""
-        return {}
-
-    def replace(self, name: str, x: Tensor) -> None:
-        """Nothing to replace."""
-
-    def terms(self, examples: int, where: int) -> dict[str, Term]:
+    def terms(self) -> dict[str, Term]:
         """One term per parameter of the module."""
         if self.grad is None:
             return {}
@@ -65,32 +62,25 @@ class ModuleCall(Tapped):
         """The per-example gradients of all the module's parameters."""
 
         def pulled(parameters: dict[str, Tensor], gradient: Tensor, *inputs: Tensor) -> Tensor:
-            output: Tensor = functional_call(self.module, parameters, tuple(x.unsqueeze(0) for x in inputs))
-            return (output.squeeze(0) * gradient).sum()
+            output: Tensor = functional_call(self.module, {**self.values, **parameters}, inputs)
+            return (output * gradient).sum()
 
-        in_dims = (None, *(0 for _ in range(1 + len(self.seen))))
+        in_dims = (None, 0, *(at for _, at in self.seen))
         rows: Any = vmap(grad(pulled), in_dims=in_dims)  # its type knows nothing of the arguments
-        found: dict[str, Tensor] = rows(self.parameters, self.grad, *self.seen)
+        found: dict[str, Tensor] = rows(self.parameters, self.grad, *(x for x, _ in self.seen))
         return found
 
 
-@contextmanager
-def watched(module: nn.Module, names: Sequence[str], recorder: Recorder, *, cut: bool) -> Iterator[None]:
-    """Hooks on the named submodules while the block runs: rules rest inside them, inputs and outputs are recorded.
+def watch(objective: Objective, run: Pass, names: Sequence[str], recorder: Recorder, *, cut: bool) -> None:
+    """Hooks on the named submodules of a pass's own twin: rules rest inside them, inputs and outputs are recorded.
 
     With `cut` the output is separated from the graph, so that autograd shows which of the submodule's parameters are
     also used elsewhere.
     """
-    handles = []
-    try:
-        for name in names:
-            child = module.get_submodule(name)
-            handles.append(child.register_forward_pre_hook(_pause(recorder), with_kwargs=True))
-            handles.append(child.register_forward_hook(_resume(name, recorder, cut=cut)))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    for name in names:
+        child = run.module.get_submodule(name)
+        child.register_forward_pre_hook(_pause(recorder), with_kwargs=True)
+        child.register_forward_hook(_resume(name, objective, recorder, cut=cut))
 
 
 def _pause(recorder: Recorder) -> Any:
@@ -104,17 +94,18 @@ def _pause(recorder: Recorder) -> Any:
     return hook
 
 
-def _resume(name: str, recorder: Recorder, *, cut: bool) -> Any:
-    """A hook that records the call and starts the rules again."""
+def _resume(name: str, objective: Objective, recorder: Recorder, *, cut: bool) -> Any:
+    """A hook that records the call and starts the rules again; the gradients are later taken on a twin without hooks."""
 
     def hook(child: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor:
         need(isinstance(output, Tensor), "a module without a rule must return one tensor", module=type(child).__name__)
-        with torch.no_grad():
-            parameters = {n: p.detach() for n, p in child.named_parameters() if id(p) in recorder.names}
-        call = ModuleCall(None, name, child, parameters, tuple(x.detach() for x in args))
-        call.rooted = not any(x.requires_grad for x in args)
-        recorder.calls.append(call)
         recorder.paused = False
-        return tap(output.detach() if cut else output, recorder.seed, call)
+        parameters = {n: p.detach() for n, p in child.named_parameters() if id(p) in recorder.names}
+        clean, prefix = objective.ready(), f"{name}."
+        values = {n.removeprefix(prefix): value for n, value in clean.values.items() if n.startswith(prefix)}
+        twin = clean.module.get_submodule(name)
+        call = ModuleCall(None, name, twin, parameters, values, args, recorder.seed)
+        recorder.calls.append(call)
+        return show(call, output.detach() if cut else output, *args)
 
     return hook

@@ -6,10 +6,14 @@ the other way round. So the way there runs with the channels last, and the way b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from dpsrm.gradients.ghost.tap import show
 
 _FORWARD = torch.ops.aten.max_pool2d_with_indices
 _BACKWARD = torch.ops.aten.max_pool2d_with_indices_backward
@@ -34,7 +38,27 @@ class _Pool(torch.autograd.Function):
         return found, *(None for _ in ctx.settings)
 
 
+@dataclass
+class _Pooling:
+    """Pools the images of all examples at once; `done` if there were any that depend on the example."""
+
+    settings: tuple[Any, ...]
+    done: bool = False
+
+    def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
+        """(B, K, C, H, W) pooled as B·K images."""
+        self.done = True
+        images = output.flatten(0, 1)
+        quicker = images.shape[1] >= 6 and images.device.type == "cpu" and images.is_contiguous()
+        if quicker:
+            pooled = _Pool.apply(images, *self.settings)  # type: ignore[no-untyped-call]
+        else:
+            pooled = F.max_pool2d(images, *self.settings)
+        return cast(Tensor, pooled.unflatten(0, output.shape[:2]))
+
+
 def max_pool(
+    example: Tensor,
     x: Tensor,
     kernel_size: Any,
     stride: Any = None,
@@ -43,14 +67,15 @@ def max_pool(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """What runs instead of `F.max_pool2d`; NotImplemented where it would not be faster."""
-    quicker = x.dim() == 4 and x.shape[1] >= 6 and x.device.type == "cpu" and x.is_contiguous()
-    if not quicker or return_indices:
+    """What runs instead of `F.max_pool2d` under vmap; NotImplemented for what it does not know."""
+    if x.dim() != 4 or return_indices:
         return NotImplemented
     kernel = _pair(kernel_size)
     steps = kernel if stride is None else _pair(stride)
     settings = (kernel, steps, _pair(padding), _pair(dilation), ceil_mode)
-    return _Pool.apply(x, *settings)  # type: ignore[no-untyped-call]
+    pooling = _Pooling(settings)
+    pooled = show(pooling, x)
+    return pooled if pooling.done else NotImplemented
 
 
 def _pair(value: Any) -> list[int]:

@@ -12,14 +12,18 @@ factors are combinations of few tensors, so that few Gram matrices serve all par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from dpsrm.gradients.ghost.blocks import Measure, dots
+from dpsrm.gradients.ghost.blocks import Measure
 from dpsrm.gradients.ghost.mixture import Atom, Combination
+from dpsrm.gradients.ghost.rounding import chunk, gamma, most_spread, tiny
 from dpsrm.gradients.ghost.terms import Order, Outer, same
+
+_ZERO = torch.zeros((), dtype=torch.float64)
 
 Rights = dict[Atom, Combination]
 """The right factor of each left factor, as a combination of (j, j): g_j and (j, k): g_j − g_k."""
@@ -34,46 +38,102 @@ class OuterBlock:
         self.left: dict[Atom, Tensor] = {}
         self.right: dict[Atom, Tensor] = {}
         self._grams: dict[tuple[str, Atom, Atom], Tensor] = {}
+        self._norms: dict[tuple[str, Atom], Tensor] = {}
+        a_BTI, g_BTO = points[0].a_BTI, points[0].g_BTO
+        lefts = 1 if all(same(a_BTI, point.a_BTI) for point in points) else 2
+        positions, size = lefts * a_BTI.shape[1], a_BTI.shape[2] * g_BTO.shape[2]
+        self.chunk = min(chunk(positions, size, a_BTI.dtype), len(a_BTI))
+        self.most_spread = most_spread(positions, self.chunk, a_BTI.dtype) if self.chunk else math.inf
+        if self.chunk == 0:
+            points = _wide(points)
         for j, k in atoms:
-            self.left[j, j], self.right[j, j] = points[j].a_BTI, points[j].g_BTO
-            if j == k:
-                continue
-            self.right[k, k], self.right[j, k] = points[k].g_BTO, points[j].g_BTO - points[k].g_BTO
-            if not same(points[j].a_BTI, points[k].a_BTI):
-                self.left[j, k] = points[j].a_BTI - points[k].a_BTI
+            self._take(j, k, points)
+
+    def _take(self, j: int, k: int, points: Sequence[Outer]) -> None:
+        """The factors that the atom (j, k) needs."""
+        self.left[j, j], self.right[j, j] = points[j].a_BTI, points[j].g_BTO
+        if j == k:
+            return
+        self.right[k, k], self.right[j, k] = points[k].g_BTO, points[j].g_BTO - points[k].g_BTO
+        if not same(points[j].a_BTI, points[k].a_BTI):
+            self.left[j, k] = points[j].a_BTI - points[k].a_BTI
 
     def measure(self, part: Combination) -> Measure:
-        """The squared norm of each example's combination."""
-        square_B = spread_B = torch.zeros((), dtype=torch.float64, device=next(iter(self.left.values())).device)
+        """The norm of each example's combination; `doubt_B` as in docs/decisions/rounding.md."""
         rights = self._rights(part, thrifty=True)
+        square_B = self._square(rights)
+        any_left, any_right = next(iter(self.left.values())), next(iter(self.right.values()))
+        dtype, terms = any_left.dtype, any_left.shape[2] + any_right.shape[2]
+        lefts = {m: self._norm("left", m) for m in rights}
+        sizes = {m: sum((abs(c) * self._norm("right", s) for s, c in r.items()), _ZERO) for m, r in rights.items()}
+        spread_B = sum(((lefts[m] * sizes[m]).sum(1) for m in rights), _ZERO).square()
+        left_B, right_B = (sum((x.sum(1) for x in each.values()), _ZERO) for each in (lefts, sizes))
+        share = max((sum(map(abs, r.values())) for r in rights.values()), default=0.0)
+        lost_B = tiny(dtype) * terms * (right_B**2 + (1 + share**2) * left_B**2 + (len(rights) * any_left.shape[1]) ** 2)
+        return Measure(square_B.clamp_min(0), gamma(terms + 16, dtype) * spread_B + 2 * lost_B, spread_B)
+
+    def _square(self, rights: Rights) -> Tensor:
+        """Σ_mn Σ_ts (l_mt·l_ns)(r_mt·r_ns), summed in float64."""
+        square_B = _ZERO
         for at, m in enumerate(rights):
             for n in list(rights)[: at + 1]:
-                left_BTT = self._gram("left", m, n)
-                both = left_BTT * self._mixed(rights[m], rights[n])
-                square_B = square_B + (1 if m == n else 2) * both.flatten(1).sum(1).double()
-            size_BT = sum(c * c * _diagonal(self._gram("right", s, s)) for s, c in rights[m].items())
-            spread_B = spread_B + (_diagonal(self._gram("left", m, m)) * size_BT).sum(1).double()
-        return Measure(square_B.clamp_min(0), spread_B)
+                both_BTT = self._gram("left", m, n) * self._mixed(rights[m], rights[n])
+                square_B = square_B + (1 if m == n else 2) * both_BTT.flatten(1).sum(1, dtype=torch.float64)
+        return square_B
 
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
-        """The squared norms of the examples `rows`, from float64 products."""
-        cut = OuterBlock((), ())
+        """The squared norms of the examples `rows`, from float64 products of exactly what `add` adds."""
+        cut = self._cut(rows)
+        return cut._square(cut._rights(part, thrifty=False)).clamp_min(0)
+
+    def _cut(self, rows: Tensor) -> OuterBlock:
+        """Some examples, in float64."""
+        cut = OuterBlock.__new__(OuterBlock)
+        cut.order, cut._grams, cut._norms, cut.chunk, cut.most_spread = self.order, {}, {}, 0, math.inf
         cut.left = {atom: left[rows].double() for atom, left in self.left.items()}
         cut.right = {atom: right[rows].double() for atom, right in self.right.items()}
-        return cut.measure(part).square_B
+        return cut
 
-    def add(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
-        """Add Σ_i Σ_t right_it ⊗ left_it, one matrix product per left factor."""
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> None:
+        """Add Σ_i Σ_t right_it ⊗ left_it, one matrix product per left factor.
+
+        A few examples at a time are added in float32, the chunks in float64; loose examples in float64 throughout.
+        Which examples share a chunk depends on their places alone. Where `chunk` is 0 the factors are float64 already.
+        """
+        if self.chunk == 0:
+            self._add_together(weights, total_P)
+            return
+        if not bool(loose_B.all()):
+            kept = {atom: torch.where(loose_B, 0, weight_B) for atom, weight_B in weights.items()}
+            self._add_chunks(kept, total_P)
+        if bool(loose_B.any()):
+            rows = loose_B.nonzero().flatten()
+            self._cut(rows)._add_together({atom: weight_B[rows] for atom, weight_B in weights.items()}, total_P)
+
+    def _scaled(self, weights: dict[Atom, Tensor]) -> dict[Atom, Tensor]:
+        """The right factor of each left factor, times the weights."""
         lefts: dict[Atom, Tensor] = {}
         for atom, weight_B in weights.items():
             for left, right in self._rights({atom: 1.0}, thrifty=False).items():
                 ((symbol, _),) = right.items()
-                scaled = self.right[symbol] * weight_B[:, None, None]
+                scaled = self.right[symbol] * weight_B.to(self.right[symbol].dtype)[:, None, None]
                 lefts[left] = lefts[left].add_(scaled) if left in lefts else scaled
-        total_OI = None
-        for left, right_BTO in lefts.items():
+        return lefts
+
+    def _add_together(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
+        """Add all examples in one product per left factor."""
+        for left, right_BTO in self._scaled(weights).items():
             left_NI, right_NO = _flat(self.left[left], right_BTO)
-            total_OI = right_NO.T @ left_NI if total_OI is None else total_OI.addmm_(right_NO.T, left_NI)
+            total_P += self.order((right_NO.T @ left_NI).flatten())
+
+    def _add_chunks(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
+        """Add `chunk` examples at a time."""
+        total_OI = None
+        for left, right_BTO in self._scaled(weights).items():
+            for left_CNI, right_CNO in _chunks(self.left[left], right_BTO, self.chunk):
+                sums_COI = torch.bmm(right_CNO.transpose(1, 2), left_CNI)
+                found_OI = sums_COI.sum(0, dtype=torch.float64)
+                total_OI = found_OI if total_OI is None else total_OI.add_(found_OI)
         if total_OI is not None:
             total_P += self.order(total_OI.flatten())
 
@@ -101,6 +161,15 @@ class OuterBlock:
             self._grams[side, m, n] = _inner(factors[m], factors[n])
         return self._grams[side, m, n]
 
+    def _norm(self, side: str, m: Atom) -> Tensor:
+        """An upper bound on the norm of the factor at each position, (B, T), in float64."""
+        if (side, m) not in self._norms:
+            factor = (self.left if side == "left" else self.right)[m]
+            square_BT = self._gram(side, m, m).diagonal(dim1=1, dim2=2).double()
+            share, lost = gamma(factor.shape[2], factor.dtype), factor.shape[2] * tiny(factor.dtype)
+            self._norms[side, m] = ((square_BT + lost) * (1 + 2 * share)).sqrt()
+        return self._norms[side, m]
+
     def _mixed(self, m: Combination, n: Combination) -> Tensor:
         """The inner products of two combinations of right factors."""
         (first, *others) = [(c * d, s, z) for s, c in m.items() for z, d in n.items()]
@@ -110,6 +179,13 @@ class OuterBlock:
         return total_BTT
 
 
+def _wide(points: Sequence[Outer]) -> list[Outer]:
+    """The factors in float64; an input that is the same at all points stays one tensor."""
+    first = points[0].a_BTI.double()
+    lefts = (first if same(point.a_BTI, points[0].a_BTI) else point.a_BTI.double() for point in points)
+    return [Outer(left, point.g_BTO.double()) for left, point in zip(lefts, points, strict=True)]
+
+
 def _accumulate(into: Combination, more: Combination) -> None:
     """Add a combination to another."""
     for atom, c in more.items():
@@ -117,15 +193,19 @@ def _accumulate(into: Combination, more: Combination) -> None:
 
 
 def _inner(x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
-    """All inner products between positions; in float64 where there is only one."""
+    """All inner products between positions."""
     if x_BTD.shape[1] == 1:
-        return dots(x_BTD[:, 0], y_BTD[:, 0])[:, None, None]
+        return (x_BTD * y_BTD).sum(2, keepdim=True)
     return torch.bmm(x_BTD, y_BTD.transpose(1, 2))
 
 
-def _diagonal(gram_BTT: Tensor) -> Tensor:
-    """Every position's product with itself."""
-    return gram_BTT.diagonal(dim1=1, dim2=2)
+def _chunks(left_BTI: Tensor, right_BTO: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """`size` examples with all their positions as one matrix of many, (C, size·T, ·); then what is left over."""
+    whole = len(left_BTI) // size * size
+    for start, count in ((0, whole // size), (whole, 1)):
+        left, right = (x[start : whole if start == 0 else None] for x in (left_BTI, right_BTO))
+        if len(left):
+            yield left.reshape(count, -1, left.shape[2]), right.reshape(count, -1, right.shape[2])
 
 
 def _flat(left_BTI: Tensor, right_BTO: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,31 +1,29 @@
 """One recorded forward and backward pass: every call of a function with parameters, its inputs and output gradients.
 
-The parameters are passed by value, and each recorded call gets a copy that asks for no gradient; the call's output
-goes through a `_Tap`, which sees the output's gradient on the way back. Whatever uses a parameter without being
-recorded leaves a trace, because then autograd finds a gradient for it: a leak. Nothing is attached to the module.
+Each example runs alone, under vmap. The parameters are passed by value, and each recorded call gets a copy that asks for
+no gradient; the call's output goes through a tap, which sees the output's gradient on the way back. Whatever uses a
+parameter without being recorded leaves a trace, because then autograd finds a gradient for it: a leak.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from dpsrm.core.errors import need
-from dpsrm.gradients.ghost.fallback import ModuleCall, watched
+from dpsrm.gradients.ghost.fallback import ModuleCall, watch
 from dpsrm.gradients.ghost.rewrites import REWRITES
 from dpsrm.gradients.ghost.rules import RULES, Rule
-from dpsrm.gradients.ghost.tap import Tapped, tap
+from dpsrm.gradients.ghost.tap import Tapped, show, spread, tap
 from dpsrm.gradients.ghost.terms import Term
-from dpsrm.gradients.objective import Objective
-
-FLAT = -1
-"""The batch lies in the first dimension together with the positions, examples in front: (B·T, ...)."""
+from dpsrm.gradients.ghost.together import TOGETHER
+from dpsrm.gradients.objective import Objective, Pass, Way
 
 Key = tuple[str, tuple[str, ...], int]
 """Which call: its function's rule, the parameters it uses, and how many such calls came before."""
@@ -33,43 +31,37 @@ Key = tuple[str, tuple[str, ...], int]
 
 @dataclass
 class Call(Tapped):
-    """A recorded call of a function that has a rule."""
+    """A recorded call of a function that has a rule; `x` is its input for all examples, examples in front."""
 
     key: Key
     rule: Rule
     arguments: dict[str, Any]
     names: dict[str, str]
     data: str
-    shape: torch.Size
-    rooted: bool
-    version: int
+    seed: Tensor
+    x: Tensor | None = None
+    shape: torch.Size = torch.Size()
+    version: int = 0
+    rooted: bool = False
 
-    def fits(self, examples: int, where: int) -> bool:
-        """Whether the batch is where the survey found it."""
-        shape = self.arguments[self.data].shape
-        return bool(shape[0] % examples == 0 if where == FLAT else shape[where] == examples)
+    def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
+        """Remember the input, and tap the output."""
+        (x,) = inputs
+        if x is None:
+            return output
+        self.x, self.version, self.rooted, self.shape = x.detach(), x._version, not x.requires_grad, output.shape
+        return tap(output, self.seed, self)
 
-    def inputs(self) -> dict[str, Tensor]:
-        """The tensors the call was made with, apart from parameters."""
-        return {self.data: self.arguments[self.data]}
-
-    def replace(self, name: str, x: Tensor) -> None:
-        """Let an equal tensor stand for an input."""
-        self.arguments[name], self.version = x, x._version
-
-    def terms(self, examples: int, where: int) -> dict[str, Term]:
-        """One term per parameter; the batch is brought to the front first."""
-        x = self.arguments[self.data]
-        need(x._version == self.version, "a layer's input must not be changed in place later", layer=self.key[1])
-        grad = self.grad if self.grad is not None else x.new_zeros(self.shape)
-        moved = {**self.arguments, self.data: front(x, examples, where)}
-        terms = self.rule.terms(front(grad, examples, where), **moved)
+    def terms(self) -> dict[str, Term]:
+        """One term per parameter."""
+        need(self.x is not None and self.x._version == self.version, _CHANGED, layer=self.key[1])
+        assert self.x is not None
+        grad = self.grad if self.grad is not None else self.x.new_zeros(self.shape)
+        terms = self.rule.terms(grad, **{**self.arguments, self.data: self.x})
         return {name: terms[argument] for argument, name in self.names.items()}
 
 
-def front(x: Tensor, examples: int, where: int) -> Tensor:
-    """`x` with the batch as its first dimension."""
-    return x.view(examples, -1, *x.shape[1:]) if where == FLAT else x.movedim(where, 0)
+_CHANGED = "a layer's input must not be changed in place later"
 
 
 AnyCall = Call | ModuleCall
@@ -83,16 +75,25 @@ class Recording:
     losses_B: Tensor
     leaks: tuple[str, ...]
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers of inputs and output gradients are kept per example."""
+        calls = [call for call in self.calls if isinstance(call, Call) and call.x is not None]
+        inputs = {call.x.data_ptr(): call.x.numel() for call in calls if call.x is not None}
+        gradients = sum(call.grad.numel() for call in self.calls if call.grad is not None)
+        return (sum(inputs.values()) + gradients) // max(1, len(self.losses_B))
+
 
 class Recorder(TorchFunctionMode):
     """Sees every function of torch that is called, and records those with a rule and a watched parameter."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], accepts: Callable[[Key], bool]) -> None:
-        """Watch `parameters`; calls whose key is not accepted run as they are."""
+    def __init__(self, parameters: Mapping[str, Tensor], *, batch: int | None) -> None:
+        """Watch `parameters`; `batch` is the size of the batch if it is run in one call, None if under vmap."""
         super().__init__()
         self.names = {id(p): name for name, p in parameters.items()}
-        self.accepts = accepts
+        self.batch = batch
         self.seed = torch.zeros((), requires_grad=True)
+        self.example: Tensor | None = None
         self.calls: list[AnyCall] = []
         self.paused = False
         self._count: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -102,18 +103,21 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Run `func`, recorded if it has a rule, in pieces if it has a rewrite."""
         kwargs = kwargs or {}
-        if self.paused or (func not in RULES and func not in REWRITES):
+        if self.paused:
             return func(*args, **kwargs)
+        if func in TOGETHER and self.example is not None:
+            result = TOGETHER[func](self.example, *args, **kwargs)
+            return func(*args, **kwargs) if result is NotImplemented else result
         if func in REWRITES:
             with self:
                 result = REWRITES[func](*args, **kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
-        if not any(id(value) in self.names for value in (*args, *kwargs.values())):
+        if func not in RULES or not any(id(value) in self.names for value in (*args, *kwargs.values())):
             return func(*args, **kwargs)
         return self._record(func, args, kwargs)
 
     def _record(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run a call that has a rule, and tap its output."""
+        """Run a call that has a rule, and show its output to a `Call`."""
         rule = RULES[func]
         try:
             arguments = rule.bind(args, kwargs)
@@ -123,15 +127,32 @@ class Recorder(TorchFunctionMode):
         key = self._key(rule.terms.__name__, tuple(names.values()))
         data = "x" if "x" not in names else "other"
         x = arguments.get(data)
-        if data in names or not isinstance(x, Tensor) or not self.accepts(key):
+        if data in names or not isinstance(x, Tensor):
             return func(*args, **kwargs)
         swap = {id(v): v.detach() for v in (*args, *kwargs.values()) if id(v) in self.names}
-        output = func(*(swap.get(id(v), v) for v in args), **{k: swap.get(id(v), v) for k, v in kwargs.items()})
-        frozen = {argument: swap.get(id(v), v) for argument, v in arguments.items()}
-        frozen[data] = x.detach()
-        call = Call(None, key, rule, frozen, names, data, output.shape, not x.requires_grad, x._version)
+        call = Call(None, key, rule, {a: swap.get(id(v), v) for a, v in arguments.items()}, names, data, self.seed)
+
+        def run() -> Tensor:
+            given = [swap.get(id(v), v) for v in args]
+            output: Tensor = func(*given, **{k: swap.get(id(v), v) for k, v in kwargs.items()})
+            return output
+
+        shown = self._shown(call, run(), x)
+        if call.x is None and self.example is not None:
+            swap[id(x)] = spread(x, self.example)
+            shown = self._shown(call, run(), swap[id(x)])
+        if call.x is None:
+            return func(*args, **kwargs)
         self.calls.append(call)
-        return tap(output, self.seed, call)
+        return shown
+
+    def _shown(self, call: Call, output: Tensor, x: Tensor) -> Tensor:
+        """The output after the call saw it; in a batched pass the examples must lie in the first dimension."""
+        if self.batch is None:
+            return show(call, output, x)
+        if x.dim() == 0 or output.dim() == 0 or len(x) != self.batch or len(output) != self.batch:
+            return output
+        return call.saw(output.unsqueeze(1), [x.unsqueeze(1)]).squeeze(1)
 
     def _key(self, rule: str, names: tuple[str, ...]) -> Key:
         """The next call's key."""
@@ -139,24 +160,29 @@ class Recorder(TorchFunctionMode):
         return rule, names, count
 
 
-@dataclass(frozen=True)
-class Route:
-    """How a module is recorded: where the batch is in each call, and which modules are left to `torch.func`."""
+def record(
+    objective: Objective,
+    point_P: Tensor,
+    batch: tuple[Tensor, Tensor],
+    *,
+    modules: Sequence[str] = (),
+    cut: bool = False,
+) -> Recording:
+    """One pass at `point_P` over a batch of one example or more, forward and backward through Σ losses.
 
-    where: Mapping[Key, int] = field(default_factory=dict)
-    modules: tuple[str, ...] = ()
-    everything: bool = False
-    cut: bool = False
-
-    def accepts(self, key: Key) -> bool:
-        """Whether the call is recorded; an unknown one runs as it is, and leaks."""
-        return self.everything or key in self.where
-
-
-def record(objective: Objective, point_P: Tensor, inputs: Tensor, targets: Tensor, *, route: Route) -> Recording:
-    """One pass at `point_P` over a batch of one example or more, forward and backward through Σ losses."""
-    with torch.enable_grad():
-        recorder, leaves, losses_B = forward(objective, point_P, inputs, targets, route=route)
+    Args:
+        modules: submodules that are left to `torch.func` (see `fallback`).
+        cut: let those submodules' parameters show whether they are used elsewhere.
+    """
+    inputs, targets = batch
+    with torch.enable_grad(), objective.explained(point_P, inputs, targets):
+        leaves = {name: p.detach().requires_grad_() for name, p in objective.layout.split(point_P).items()}
+        inside = () if cut else tuple(f"{name}." for name in modules)
+        handed = {name: p.detach() if name.startswith(inside) else p for name, p in leaves.items()}
+        recorder = Recorder(handed, batch=len(inputs) if objective.way is Way.BATCH else None)
+        run = objective.ready()
+        watch(objective, run, modules, recorder, cut=cut)
+        losses_B = _losses(run, handed, recorder, batch)
         if not losses_B.requires_grad:
             return Recording(tuple(recorder.calls), losses_B.detach(), ())
         found = torch.autograd.grad(losses_B.sum(), [recorder.seed, *leaves.values()], allow_unused=True)
@@ -164,17 +190,17 @@ def record(objective: Objective, point_P: Tensor, inputs: Tensor, targets: Tenso
     return Recording(tuple(recorder.calls), losses_B.detach(), leaks)
 
 
-def forward(
-    objective: Objective, point_P: Tensor, inputs: Tensor, targets: Tensor, *, route: Route
-) -> tuple[Recorder, dict[str, Tensor], Tensor]:
-    """The recorded forward pass: the recorder, the parameters as leaves of the graph, and the losses."""
-    leaves = {name: p.detach().requires_grad_() for name, p in objective.layout.split(point_P).items()}
-    inside = () if route.cut else tuple(f"{name}." for name in route.modules)
-    handed = {name: p.detach() if name.startswith(inside) else p for name, p in leaves.items()}
-    recorder = Recorder(handed, route.accepts)
-    buffers = {name: buffer.clone() for name, buffer in objective.module.named_buffers()}
-    with ExitStack() as hooks:
-        hooks.enter_context(watched(objective.module, route.modules, recorder, cut=route.cut))
-        hooks.enter_context(recorder)
-        outputs = torch.func.functional_call(objective.module, {**buffers, **handed}, (inputs,))
-    return recorder, leaves, objective.losses_of(outputs, targets, examples=len(inputs))
+def _losses(run: Pass, handed: dict[str, Tensor], recorder: Recorder, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The losses of the recorded forward pass."""
+    if recorder.batch is not None:
+        with recorder:
+            return run.batch(handed, *batch)
+
+    def one(x: Tensor, y: Tensor, example: Tensor) -> Tensor:
+        recorder.example = example
+        with recorder:
+            return run.one(handed, x, y)
+
+    vectorised: Any = vmap(one, randomness="different")  # its type knows nothing of the arguments
+    losses_B: Tensor = vectorised(*batch, torch.zeros(len(batch[0]), device=batch[0].device))
+    return losses_B

@@ -1,4 +1,4 @@
-"""Layers that torch runs as one function, here run in pieces that have rules (attention, LSTM, GRU), or faster.
+"""Layers that torch runs as one function, here run in pieces that have rules: attention, LSTM, GRU.
 
 Each has the signature of the function it stands for, or returns NotImplemented for what it does not know.
 """
@@ -12,8 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from dpsrm.gradients.ghost.pooling import max_pool
 
 _ATTENTION = (
     *("query", "key", "value", "embed_dim", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v"),
@@ -137,6 +135,5 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.multi_head_attention_forward: attention,
     torch.lstm: _recurrent(_lstm_step),
     torch.gru: _recurrent(_gru_step),
-    F.max_pool2d: max_pool,
 }
 """What runs instead of a function while a pass is recorded."""

@@ -1,7 +1,7 @@
 """One short rule per function of torch that has parameters: what its call says about their per-example gradients.
 
 A rule has the signature of its function behind the output gradient `g`, and returns a term per parameter argument.
-Inputs and gradients arrive with the batch in front: (B, ...).
+`g` and the input arrive with the examples in front of the shape that the function saw: (B, *shape of one call).
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ RuleFunction = Callable[..., Terms]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, its arguments' names, and whether the batch may lie in another dimension of the input than the first."""
+    """A rule, and its arguments' names."""
 
     terms: RuleFunction
     signature: inspect.Signature
-    anywhere: bool
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The call's arguments by name."""
@@ -43,11 +42,11 @@ RULES: dict[Callable[..., Any], Rule] = {}
 """The rule of each function; `rule` adds to it."""
 
 
-def rule(*functions: Callable[..., Any], anywhere: bool = False) -> Callable[[RuleFunction], RuleFunction]:
+def rule(*functions: Callable[..., Any]) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated function as the rule of `functions`."""
 
     def register(terms: RuleFunction) -> RuleFunction:
-        RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms), anywhere)))
+        RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms))))
         return terms
 
     return register
@@ -58,7 +57,7 @@ def _positions(x: Tensor) -> Tensor:
     return x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
 
 
-@rule(F.linear, anywhere=True)
+@rule(F.linear)
 def linear(g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Terms:
     """y = x Wᵀ + b."""
     g_BTO = _positions(g)
@@ -77,11 +76,21 @@ def convolution(
     groups: int = 1,
 ) -> Terms:
     """A convolution in one, two or three dimensions."""
-    kernel = tuple(weight.shape[2:])
-    steps = _each(dilation, len(kernel))
+    kernel, dims = tuple(weight.shape[2:]), weight.dim() - 2
+    strides, steps = _each(stride, dims), _each(dilation, dims)
     around = _sides(padding, kernel, steps)
-    windows = Windows(x, g, kernel, _each(stride, len(kernel)), around, steps, groups)
+    x, g = _one_image(x, dims), _one_image(g, dims)
+    if x.dim() > dims + 2:
+        kernel, strides, steps, around = (1, *kernel), (1, *strides), (1, *steps), ((0, 0), *around)
+    windows = Windows(x, g, kernel, strides, around, steps, groups)
     return {"weight": windows, "bias": Rows(lambda: g.flatten(2).sum(2))}
+
+
+def _one_image(x: Tensor, dims: int) -> Tensor:
+    """(B, K, C, ...) → (B, C, ...) for one image per example; for K images (B, C, K, ...): one more dimension."""
+    if x.dim() == dims + 2:
+        return x
+    return x.squeeze(1) if x.shape[1] == 1 else x.transpose(1, 2)
 
 
 def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
@@ -104,7 +113,7 @@ def _sides(
     return tuple((p, p) for p in _each(padding, len(kernel)))
 
 
-@rule(F.embedding, anywhere=True)
+@rule(F.embedding)
 def embedding(
     g: Tensor,
     x: Tensor,
@@ -130,7 +139,7 @@ def _scale_and_shift(g: Tensor, normalised: Callable[[], Tensor], keep: Callable
     return {"weight": Rows(lambda: keep(g * normalised())), "bias": Rows(lambda: keep(g))}
 
 
-@rule(F.layer_norm, anywhere=True)
+@rule(F.layer_norm)
 def layer_norm(
     g: Tensor,
     x: Tensor,
@@ -145,7 +154,7 @@ def layer_norm(
     )
 
 
-@rule(F.rms_norm, anywhere=True)
+@rule(F.rms_norm)
 def rms_norm(
     g: Tensor, x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Terms:
@@ -166,7 +175,12 @@ def group_norm(
     g: Tensor, x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Terms:
     """Normalised over groups of channels."""
-    return _scale_and_shift(g, lambda: F.group_norm(x, num_groups, None, None, eps), _channels)
+    return _scale_and_shift(g, lambda: _folded(lambda t: F.group_norm(t, num_groups, None, None, eps), x), _channels)
+
+
+def _folded(normalise: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """(B, K, C, ...) normalised as B·K images."""
+    return normalise(x.flatten(0, 1)).view(x.shape)
 
 
 @rule(F.instance_norm)
@@ -185,15 +199,15 @@ def instance_norm(
 
     def normalised() -> Tensor:
         if use_input_stats:
-            return F.instance_norm(x, use_input_stats=True, eps=eps)
-        return F.instance_norm(x, running_mean, running_var, use_input_stats=False, eps=eps)
+            return _folded(lambda t: F.instance_norm(t, use_input_stats=True, eps=eps), x)
+        return _folded(lambda t: F.instance_norm(t, running_mean, running_var, use_input_stats=False, eps=eps), x)
 
     return _scale_and_shift(g, normalised, _channels)
 
 
 def _channels(t: Tensor) -> Tensor:
-    """Summed over everything but examples and channels."""
-    return t.flatten(2).sum(2) if t.dim() > 2 else t
+    """(B, K, C, ...) summed over everything but examples and channels."""
+    return t.sum((1, *range(3, t.dim())))
 
 
 @rule(torch.Tensor.add, torch.add)
@@ -205,10 +219,16 @@ def addition(g: Tensor, x: Tensor, other: Tensor) -> Terms:
 @rule(torch.Tensor.mul, torch.mul)
 def product(g: Tensor, x: Tensor, other: Tensor) -> Terms:
     """y = x·other, a parameter on either side: a gain."""
-    return {"x": Rows(lambda: _broadcast(g * other, x)), "other": Rows(lambda: _broadcast(g * x, other))}
+    x_rows, other_rows = (lambda: _broadcast(_scaled(g, other), x)), (lambda: _broadcast(_scaled(g, x), other))
+    return {"x": Rows(x_rows), "other": Rows(other_rows)}
+
+
+def _scaled(g: Tensor, x: Tensor) -> Tensor:
+    """g·x, where x may have fewer dimensions behind the examples."""
+    return g * x.reshape(len(x), *(1,) * (g.dim() - x.dim()), *x.shape[1:])
 
 
 def _broadcast(g: Tensor, parameter: Tensor) -> Tensor:
-    """The gradient of a parameter that was broadcast over the batch: summed to its shape, per example."""
-    ones = (1,) * (g.dim() - parameter.dim())
-    return g.sum_to_size((len(g), *(*ones, *parameter.shape)[1:]))
+    """The gradient of a parameter that was broadcast to the output's shape: summed to its own, per example."""
+    ones = (1,) * (g.dim() - 1 - parameter.dim())
+    return g.sum_to_size((len(g), *ones, *parameter.shape))

@@ -1,0 +1,59 @@
+"""How far rounding can go: bounds that hold whatever the order in which a library adds.
+
+With u the unit of rounding, a sum of k products computed in any order, fused or not, is off by at most γ_k·Σ|x||y| with
+γ_k = k·u/(1 − k·u) (Higham, Accuracy and Stability, §3.1), and by k times the smallest normal number where products
+underflow. docs/decisions/rounding.md says how these add up to the engine's margin.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+CHUNKED = 2.0**-9
+"""What is clipped gives up so much more, 0.2 %, where a few examples at a time are added in float32."""
+
+DOUBT = 2.0**-7
+"""A squared norm that may be off by more than this share of itself is taken again in float64 before it decides."""
+
+MOST_PIECES = 2.0**24
+"""How long an example's weighted pieces may be together, in clips, at most: beyond, float64 could not add them either."""
+
+_SMALL, _SHORT = 2**14, 128
+_ALLOWANCE = 16
+"""How many times longer than their sum an example's pieces may be together before it is added in float64."""
+
+
+def gamma(terms: int, dtype: torch.dtype = torch.float64) -> float:
+    """γ_k for numbers of this type: infinite where k·u is not small.
+
+    >>> gamma(2, torch.float32) == 2 * 2**-24 / (1 - 2 * 2**-24)
+    True
+    """
+    size = terms * torch.finfo(dtype).eps / 2
+    return size / (1 - size) if size < 0.5 else math.inf
+
+
+def tiny(dtype: torch.dtype) -> float:
+    """What one product can lose by underflow, subnormal numbers flushed to zero or not."""
+    return float(torch.finfo(dtype).tiny)
+
+
+def chunk(positions: int, size: int, dtype: torch.dtype) -> int:
+    """How many examples may be added together in the gradients' own type; 0: none, all are added in float64.
+
+    c examples with `positions` products each are off by c·γ·(their longest spread); this is kept to half of `CHUNKED`
+    for spreads of up to `_ALLOWANCE` clips. Small matrices (`size`) and short sums are no faster than in float64.
+    """
+    if dtype is torch.float64 or size < _SMALL:
+        return 0
+    examples = int(math.sqrt(CHUNKED / 2 / _ALLOWANCE / (positions * torch.finfo(dtype).eps / 2)))
+    while examples and most_spread(positions, examples, dtype) < _ALLOWANCE:
+        examples -= 1
+    return examples if examples * positions >= _SHORT else 0
+
+
+def most_spread(positions: int, examples: int, dtype: torch.dtype) -> float:
+    """How long an example's weighted pieces may be together, in clips, so that adding them keeps within the margin."""
+    return CHUNKED / 2 / (examples * gamma(examples * positions + 8, dtype))

@@ -1,0 +1,65 @@
+"""Functions that torch runs slowly, or not at all, under vmap: here run once on the tensors of all examples.
+
+What each computes treats the examples by itself: they are only one more dimension in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from dpsrm.gradients.ghost.pooling import max_pool
+from dpsrm.gradients.ghost.tap import show, spread
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """Attention of all examples at once."""
+
+    masked: bool
+    settings: dict[str, Any]
+
+    def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
+        """(B, ..., T, E) queries, then keys and values, then the mask: examples and the rest in one dimension."""
+        shape = output.shape
+        q, k, v, *mask = (t.reshape(-1, 1, *t.shape[-2:]) for t in (output, *inputs) if t is not None)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[0] if self.masked else None, **self.settings)
+        return mixed.view(*shape[:-1], v.shape[-1])
+
+
+def attention(
+    example: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What runs instead of `F.scaled_dot_product_attention` under vmap."""
+    settings: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+    same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    if enable_gqa or not same or dropout_p > 0:
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask=attn_mask, enable_gqa=enable_gqa, **settings
+            )
+    tensors = [query, key, value]
+    if attn_mask is not None:
+        tensors.append(attn_mask.expand(*query.shape[:-1], key.shape[-2]))
+    first, *others = (spread(t, example) for t in tensors)
+    return show(_Attention(attn_mask is not None, settings), first, *others)
+
+
+TOGETHER: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.max_pool2d: max_pool,
+    F.scaled_dot_product_attention: attention,
+}
+"""What runs instead of a function under vmap; the first argument is a tensor that depends on the example."""

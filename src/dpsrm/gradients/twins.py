@@ -1,0 +1,136 @@
+"""Copies of a module as it was at the beginning: one for every pass over private records.
+
+Records never touch the user's module, and nothing a pass leaves behind in attributes, lists or plain tensors is seen by
+the next one. Parameters and buffers are not copied here: they are passed by value (`torch.func.functional_call`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpsrm.core.errors import IsolationError, need
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type, FunctionType, BuiltinFunctionType, torch.dtype)
+"""Values that nobody can change: twins share them."""
+_CONTAINERS = (dict, list, set, OrderedDict)
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+
+
+@dataclass(frozen=True)
+class _Sketch:
+    """One module, taken apart: what twins share, what is empty, what is registered, and what must be copied."""
+
+    kind: type[nn.Module]
+    shared: dict[str, Any]
+    empty: dict[str, type]
+    registered: dict[str, dict[str, Any]]
+    copied: dict[str, Any]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _Sketch:
+        """Sort the module's attributes."""
+        shared, empty, registered, copied = {}, {}, {}, {}
+        for name, value in module.__dict__.items():
+            if _unchanging(value):
+                shared[name] = value
+            elif name in _REGISTERED:
+                registered[name] = dict(value)
+            elif type(value) in _CONTAINERS and not value:
+                empty[name] = type(value)
+            else:
+                copied[name] = value
+        return cls(type(module), shared, empty, registered, copied)
+
+
+def _unchanging(value: Any) -> bool:
+    """Whether nobody can change the value."""
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(_unchanging, value)))
+
+
+class Twins:
+    """Makes twins of a module, or of a loss, that are equal to it as it was when this object was made.
+
+    Args:
+        original: the module or function.
+        with_values: whether twins get copies of the parameters and buffers too.
+
+    Edge cases: a function is its own twin: what it keeps elsewhere (globals, closures) cannot be seen from here. A
+    module that Python cannot copy is refused.
+    """
+
+    def __init__(self, original: Callable[..., Any], *, with_values: bool = False) -> None:
+        """Copy everything that could change, once."""
+        compiled = isinstance(original, torch.jit.ScriptModule)
+        need(not compiled, "a scripted module cannot be copied", remedy="give the module it was made from")
+        self._maker: _Maker | None = None
+        if isinstance(original, nn.Module):
+            self._maker = _Maker(_Maker(original, with_values=with_values).make(), with_values=with_values)
+        self._callable = _deep(original, {}) if self._maker is None else original
+
+    def make(self) -> Callable[..., Any]:
+        """A new twin."""
+        if self._maker is not None:
+            return self._maker.make()
+        return self._callable if type(self._callable) in _PLAIN else _deep(self._callable, {})
+
+
+class _Maker:
+    """The sketches of a module and all its submodules."""
+
+    def __init__(self, root: nn.Module, *, with_values: bool) -> None:
+        """Take every module apart."""
+        self.root = root
+        self.with_values = with_values
+        self.sketches = {id(module): _Sketch.of(module) for module in root.modules()}
+        self.tensors = {id(t): t for t in (*root.parameters(), *root.buffers())}
+
+    def make(self) -> nn.Module:
+        """Put new modules together."""
+        twins: dict[int, Any] = {at: sketch.kind.__new__(sketch.kind) for at, sketch in self.sketches.items()}
+        made: nn.Module = twins[id(self.root)]
+        if self.with_values:
+            twins.update({at: _value(tensor) for at, tensor in self.tensors.items()})
+        memo: dict[int, Any] | None = None
+        for at, sketch in self.sketches.items():
+            inside: dict[str, Any] = twins[at].__dict__
+            inside.update(sketch.shared)
+            for name, kind in sketch.empty.items():
+                inside[name] = kind()
+            for name, members in sketch.registered.items():
+                inside[name] = {n: twins.get(id(member), member) for n, member in members.items()}
+            for name, value in sketch.copied.items():
+                memo = {**self.tensors, **twins} if memo is None else memo
+                inside[name] = _copied(value, memo)
+        return made
+
+
+def _value(tensor: Tensor) -> Tensor:
+    """A copy of a registered tensor; a parameter stays one."""
+    copied = tensor.detach().clone()
+    return nn.Parameter(copied, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copied
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """A copy in which modules are their twins and registered tensors are themselves."""
+    if isinstance(value, Tensor) and id(value) not in memo:
+        return value.detach().clone()
+    return _deep(value, memo)
+
+
+def _deep(value: Any, memo: dict[int, Any]) -> Any:
+    """A deep copy, or a refusal."""
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception as error:
+        raise IsolationError(
+            f"every pass runs on a copy of module and loss, but {type(value).__name__} cannot be copied: {error}; "
+            "keep it outside of the module, or give its class a __deepcopy__"
+        ) from error
