@@ -51,6 +51,12 @@ def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path
     checked = answer("verify", tmp_path / "run")
     assert checked["ok"]
     assert checked["epsilon"] == body["epsilon"]
+    assert checked["head"] == body["head"]
+    assert (checked["unit"], checked["isolation"], checked["engine"]) == ("one record", "alone", "linear")
+    told = dpsrm("verify", tmp_path / "run", "--expect", body["head"])
+    assert told.code == 0
+    assert "expected head" in told.stdout
+    assert dpsrm("verify", tmp_path / "run", "--expect", "0" * 64).code == 1
     ledger = tmp_path / "run" / "ledger.jsonl"
     raw = bytearray(ledger.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -58,6 +64,12 @@ def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path
     result = dpsrm("verify", tmp_path / "run", "--json")
     assert result.code == 1
     assert json.loads(result.stdout)["ok"] is False
+
+
+def test_the_chain_head_is_told_in_one_line(table, tmp_path, dpsrm, answer):
+    told = dpsrm(*train_arguments(table, tmp_path / "run"), "--set", "training.epochs=1")
+    head = answer("verify", tmp_path / "run")["head"]
+    assert any(line.endswith(f": {head}") for line in told.stdout.splitlines())
 
 
 def test_a_config_file_gives_the_same_run_again(table, tmp_path, answer):
@@ -335,7 +347,9 @@ def test_runs_share_a_budget(table, tmp_path, dpsrm, answer):
     assert fresh["remaining"] == 5
     first = answer(*train_arguments(table, tmp_path / "a"), "--budget", budget, "--reference")
     after = answer("budget", "show", budget)
-    assert after["spent"] == pytest.approx(first["epsilon"])
+    assert first["epsilon"] < after["spent"] < 5
+    assert "earlier results" in after["composition"]
+    assert 0 < after["share"] < 1
     assert after["runs"][0]["state"] == "finished"
     assert after["runs"][0]["charged"] == after["runs"][0]["reserved"]
     refused = dpsrm(*train_arguments(table, tmp_path / "b"), "--budget", budget)
@@ -344,5 +358,10 @@ def test_runs_share_a_budget(table, tmp_path, dpsrm, answer):
     assert not (tmp_path / "b").exists()
     shown = dpsrm("budget", "show", budget)
     assert "remains" in shown.stdout
+    assert "of the room is taken" in shown.stdout
+    budget.write_bytes(budget.read_bytes().splitlines(keepends=True)[0])
+    older = dpsrm("budget", "show", budget)
+    assert older.code == 2
+    assert "older than what was reserved" in " ".join(older.stderr.split())
     assert dpsrm("budget", "init", budget, "--epsilon", "5", "--delta", "1e-4").code == 2
     assert dpsrm("budget", "show", tmp_path / "none").code == 2

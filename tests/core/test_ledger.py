@@ -7,12 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpsrm.core.chain import GENESIS
+from dpsrm.core.closing import Closing
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Adjacency, GaussianRelease, PureRelease, Sampling, Scheme, Spending, UnprotectedRelease
-from dpsrm.core.ledger import Header, Ledger, read_ledger
+from dpsrm.core.isolation import Isolation
+from dpsrm.core.ledger import Header, Ledger, mend_ledger, read_ledger
 
 HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=1.0, delta=1e-5, accountant="rdp", private_randomness=True)
 GAUSS = GaussianRelease(noise_multiplier=1.1, sampling=Sampling(scheme=Scheme.WOR, population=100, batch=10))
+
+CLOSING = Closing(
+    released=7, unit="one record", isolation=Isolation.ALONE, engine="loop", files={"model.safetensors": "ab" * 32}
+)
 
 
 def written(path):
@@ -20,7 +27,7 @@ def written(path):
         ledger.charge(GAUSS, 3)
         ledger.charge(PureRelease(epsilon=0.1), 1)
         ledger.charge(GAUSS, 4)
-        ledger.close(released=7, model_sha256="ab" * 32)
+        ledger.close(CLOSING)
     return path
 
 
@@ -31,6 +38,7 @@ def test_what_is_written_is_read(tmp_path):
         PureRelease(epsilon=0.1), 1
     )
     assert facts.closed
+    assert facts.closing == CLOSING
     assert facts.released == 7
     assert facts.lines == 5
 
@@ -71,6 +79,62 @@ def test_a_torn_last_line_is_noticed(good, tmp_path):
     path.write_bytes(good[:-20])
     with pytest.raises(LedgerError, match="torn"):
         read_ledger(path)
+
+
+def test_a_last_line_that_only_lost_its_line_end_counts(good, tmp_path):
+    """Its hash proves that it is whole: something may have been released from it."""
+    path = tmp_path / "ledger.jsonl"
+    charges = b"".join(good.splitlines(keepends=True)[:-1])
+    for content, releases in ((charges[:-1], 8), (charges[:-2], 4), (charges + b'{"bo', 8)):
+        path.write_bytes(content)
+        assert read_ledger(path, torn=True).spending.releases == releases
+        with pytest.raises(LedgerError, match="torn"):
+            read_ledger(path)
+        with Ledger.reopen(path, HEADER, after=(0, GENESIS)) as ledger:
+            assert ledger.spending.releases == releases
+            assert read_ledger(path).spending.releases == releases
+            ledger.charge(GAUSS, 1)
+        assert read_ledger(path).spending.releases == releases + 1
+
+
+def test_a_closing_line_that_only_lost_its_line_end_closes(good, tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(good[:-1])
+    assert read_ledger(path, torn=True).closed
+    with pytest.raises(LedgerError, match="finished"):
+        Ledger.reopen(path, HEADER, after=(0, GENESIS))
+    mend_ledger(path)
+    assert path.read_bytes() == good
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"released": 1.5},
+        {"unit": None},
+        {"isolation": "trusted"},
+        {"engine": 3},
+        {"files": {"model.safetensors": "AB" * 32}},
+        {"files": [1]},
+    ],
+)
+def test_a_malformed_closing_line_is_refused(tmp_path, bad):
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path, HEADER) as ledger:
+        ledger._append({**CLOSING.to_json(), **bad})
+    with pytest.raises(LedgerError, match="closing line"):
+        read_ledger(path)
+
+
+def test_the_head_before_the_closing_line_is_known(good, tmp_path):
+    """What a certificate quotes: it cannot quote the line that binds it."""
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(good)
+    closed = read_ledger(path)
+    path.write_bytes(b"".join(good.splitlines(keepends=True)[:-1]))
+    unclosed = read_ledger(path)
+    assert closed.charged == unclosed.charged == (unclosed.lines, unclosed.head)
+    assert closed.head != unclosed.head
 
 
 def test_a_ledger_is_never_written_over(tmp_path):

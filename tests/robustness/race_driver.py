@@ -52,8 +52,8 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--races", type=int, default=100)
     asked = parser.parse_args()
-    empty = Budget(epsilon=1000.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE)
-    last = Budget(epsilon=1.2 * empty.cost(SPENDING).epsilon, delta=1e-5, adjacency=Adjacency.REPLACE_ONE)
+    empty = Budget(epsilon=1000.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE, order=16.0)
+    last = Budget(epsilon=1.2 * empty.cost(SPENDING).epsilon, delta=1e-5, adjacency=Adjacency.REPLACE_ONE, order=16.0)
     results = [race(asked.folder / str(k), last) for k in range(asked.races)]
     won = sum(result == ([0, 3], 1) for result in results)
     other = [result for result in results if result != ([0, 3], 1)]

@@ -1,7 +1,8 @@
-"""A shared budget: composed, kept, never taken twice, never given back."""
+"""A shared budget: composed, kept, never taken twice, never given back, and never younger than its runs."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,22 +13,27 @@ import dpsrm
 from conftest import make_problem
 from dpsrm.accounting import accountant
 from dpsrm.accounting.budget import Budget, create_budget, read_budget, reserve
+from dpsrm.accounting.position import beside
 from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, Sampling, Scheme, Spending
 from dpsrm.core.ledger import read_ledger
 from dpsrm.data import Records
 from dpsrm.methods import Agd
-from dpsrm.training import Performance, Privacy, Settings, Training, train
+from dpsrm.training import Performance, Privacy, Settings, Training, train, verify
 
 EVENT = GaussianRelease(noise_multiplier=2.0, sampling=Sampling(scheme=Scheme.WOR, population=1000, batch=50))
 SPENDING = Spending.of([Charge(EVENT, 20)], adjacency=Adjacency.REPLACE_ONE)
 
+TINY = Spending.of([Charge(PureRelease(epsilon=1e-6), 1)], adjacency=Adjacency.REPLACE_ONE)
+
 
 @pytest.fixture
 def budget(tmp_path):
-    def make(epsilon=2.0, adjacency=Adjacency.REPLACE_ONE):
-        create_budget(tmp_path / "budget", Budget(epsilon=epsilon, delta=1e-5, adjacency=adjacency))
-        return tmp_path / "budget"
+    def make(epsilon=2.0, adjacency=Adjacency.REPLACE_ONE, **more):
+        (tmp_path / "safe").mkdir()
+        path = tmp_path / "safe" / "budget"
+        create_budget(path, Budget(epsilon=epsilon, delta=1e-5, adjacency=adjacency, **more))
+        return path
 
     return make
 
@@ -53,7 +59,7 @@ def test_two_processes_racing_for_the_last_of_a_budget(tmp_path):
 
 
 def test_runs_are_composed_not_added(tmp_path, budget):
-    path = budget(epsilon=1.6)
+    path = budget(epsilon=1.6, accountant="pld")
     go(tmp_path, "a", path)
     go(tmp_path, "b", path)
     found = read_budget(path)
@@ -83,6 +89,20 @@ def test_a_refused_run_overwrites_nothing(tmp_path, budget):
     assert run.folder.model.exists()
 
 
+def test_a_run_that_was_too_late_leaves_no_folder(tmp_path, budget, monkeypatch):
+    """Refused after its folder was made, because another run reserved in between."""
+    path = budget(epsilon=1.2)
+    monkeypatch.setattr(Budget, "need_room", lambda *_: None)
+    monkeypatch.setattr(sys.modules["dpsrm.training.train"], "reserve", too_late)
+    with pytest.raises(BudgetExceeded):
+        go(tmp_path, "a", path)
+    assert not (tmp_path / "a").exists()
+
+
+def too_late(*_, **__):
+    raise BudgetExceeded("another was faster")
+
+
 def test_a_run_that_dies_stays_charged_and_resumes_without_a_second_charge(tmp_path, budget):
     path = budget(epsilon=1.2)
 
@@ -101,22 +121,23 @@ def test_a_run_that_dies_stays_charged_and_resumes_without_a_second_charge(tmp_p
     with pytest.raises(KeyboardInterrupt):
         train(objective.module, objective.loss, data, settings, out=tmp_path / "a", watch=stop)
     spent = read_budget(path).spent
-    assert 0.9 < spent <= 1.0
+    assert 0.9 < spent <= 1.2
     dpsrm.resume(tmp_path / "a", objective.module, objective.loss, data)
     assert read_budget(path).spent == spent
     assert len(read_budget(path).reservations) == 1
 
 
 def test_an_adaptive_run_reserves_all_it_may_spend(tmp_path, budget):
-    path = budget(epsilon=1.2)
+    path = budget(epsilon=1.2, accountant="pld")
     objective, records = make_problem("logistic")
     settings = Settings(
         privacy=Privacy(epsilon=1.0, delta=1e-5), method=Agd(), training=Training(steps=5), budget=str(path)
     )
     run = train(objective.module, objective.loss, Records(*records(200)), settings, out=tmp_path / "agd")
     found = read_budget(path)
+    assert found.spending == run.plan.reserved
     assert found.spent >= run.epsilon
-    assert found.spent == pytest.approx(1.0, rel=1e-3)
+    assert found.spent == pytest.approx(1.0, rel=2e-3)
 
 
 def test_other_records_other_adjacency_and_no_privacy_are_refused(tmp_path, budget):
@@ -132,29 +153,180 @@ def test_other_records_other_adjacency_and_no_privacy_are_refused(tmp_path, budg
         )
 
 
-def test_a_torn_reservation_was_not_made_and_a_changed_file_is_refused(tmp_path, budget):
+def test_a_changed_file_is_refused(budget):
+    path = budget()
+    reserve(path, SPENDING, run="a", data="d")
+    path.write_bytes(path.read_bytes().replace(b",20]", b",10]"))
+    with pytest.raises(LedgerError):
+        read_budget(path)
+
+
+def test_a_lost_line_end_refunds_nothing(tmp_path, budget):
+    """Attack 7: the reservation counted 0 without its newline, and a second run started."""
+    path = budget(epsilon=1.2)
+    go(tmp_path, "a", path)
+    spent, good = read_budget(path).spent, path.read_bytes()
+    path.write_bytes(good[:-1])
+    assert read_budget(path).spent == spent
+    with pytest.raises(BudgetExceeded, match="not started"):
+        go(tmp_path, "b", path)
+    reserve(path, TINY, run="c", data=read_budget(path).reservations[0].data)
+    assert path.read_bytes().startswith(good)
+    assert [each.run for each in read_budget(path).reservations] == [str(tmp_path / "a"), "c"]
+
+
+def test_a_file_cut_short_anywhere_is_never_worth_more(budget):
+    """Also where the cut leaves a file that is whole, or a torn line that looks like one never completed."""
+    path = budget()
+    reserve(path, SPENDING, run="a", data="d")
+    reserve(path, SPENDING, run="b", data="d")
+    spent, good = read_budget(path).spent, path.read_bytes()
+    for size in range(0, len(good) - 1, 7):
+        path.write_bytes(good[:size])
+        for ask in (read_budget, lambda path: reserve(path, TINY, run="c", data="d")):
+            with pytest.raises(LedgerError):
+                ask(path)
+        assert path.read_bytes() == good[:size], "what was found is left for its owner to look at"
+    path.write_bytes(good)
+    assert read_budget(path).spent == spent
+
+
+def test_a_torn_reservation_was_never_handed_out(budget):
+    """Killed while it wrote: FILE.head does not count it, so no run was told that it may start."""
     path = budget()
     reserve(path, SPENDING, run="a", data="d")
     good = path.read_bytes()
-    path.write_bytes(good[:-10])
-    assert read_budget(path).reservations == ()
+    path.write_bytes(good + b'{"body":{"charges":[[{"kind":"pure","eps')
+    assert [each.run for each in read_budget(path).reservations] == ["a"]
     reserve(path, SPENDING, run="b", data="d")
-    assert [each.run for each in read_budget(path).reservations] == ["b"]
-    path.write_bytes(good.replace(b'"count":20', b'"count":10').replace(b",20]", b",10]"))
-    with pytest.raises(LedgerError):
+    assert path.read_bytes().startswith(good)
+    assert [each.run for each in read_budget(path).reservations] == ["a", "b"]
+
+
+def test_a_reservation_whose_run_was_killed_before_it_was_handed_out_counts(budget):
+    path = budget()
+    reserve(path, SPENDING, run="a", data="d")
+    before = beside(path).read_bytes()
+    reserve(path, SPENDING, run="b", data="d")
+    beside(path).write_bytes(before)
+    assert [each.run for each in read_budget(path).reservations] == ["a", "b"]
+
+
+def older(path, *, both):
+    """Remember the budget as it is (with what stands beside it); the result puts it back."""
+    saved = [(each, each.read_bytes()) for each in ([path, beside(path)] if both else [path])]
+
+    def put_back():
+        for each, content in saved:
+            each.write_bytes(content)
+
+    return put_back
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["the file", "the file and what stands beside it"])
+@pytest.mark.parametrize("first", [False, True], ids=["from before all runs", "from between two runs"])
+def test_an_older_copy_is_noticed(tmp_path, budget, both, first):
+    """Attack 7: .8998 spent became 0. With FILE.head put back too, the runs' own records still tell."""
+    path = budget(epsilon=3.0)
+    if first:
+        go(tmp_path, "a", path)
+    put_back = older(path, both=both)
+    go(tmp_path, "b", path)
+    assert verify(tmp_path / "b").ok
+    put_back()
+    with pytest.raises(LedgerError, match="older than what was reserved"):
+        go(tmp_path, "c", path)
+    assert not (tmp_path / "c").exists()
+    assert any("older" in problem for problem in verify(tmp_path / "b").problems)
+    if first or not both:
+        with pytest.raises(LedgerError, match="older than what was reserved"):
+            read_budget(path)
+
+
+def test_an_older_copy_that_went_on_is_noticed(tmp_path, budget):
+    """It is as long again, but with other lines."""
+    path = budget(epsilon=3.0)
+    put_back = older(path, both=True)
+    go(tmp_path, "a", path)
+    put_back()
+    go(tmp_path / "elsewhere", "b", path)
+    with pytest.raises(LedgerError, match="older than what was reserved"):
+        go(tmp_path, "c", path)
+
+
+def test_an_older_copy_is_noticed_when_a_run_is_resumed(tmp_path, budget):
+    path = budget()
+    put_back = older(path, both=True)
+
+    def stop(progress):
+        if progress.step == 7:
+            raise KeyboardInterrupt
+
+    objective, records = make_problem("logistic")
+    arguments = objective.module, objective.loss, Records(*records(200))
+    settings = Settings(privacy=Privacy(epsilon=1.0, delta=1e-5), training=Training(steps=9), budget=str(path))
+    with pytest.raises(KeyboardInterrupt):
+        train(*arguments, settings, out=tmp_path / "a", watch=stop)
+    newest = older(path, both=True)
+    put_back()
+    with pytest.raises(LedgerError, match="older"):
+        dpsrm.resume(tmp_path / "a", *arguments)
+    newest()
+    dpsrm.resume(tmp_path / "a", *arguments)
+
+
+def test_what_stands_beside_it_belongs_to_it(budget):
+    path = budget()
+    saved = beside(path).read_bytes()
+    beside(path).unlink()
+    for ask in (read_budget, lambda path: reserve(path, TINY, run="c", data="d")):
+        with pytest.raises(LedgerError, match="put it back"):
+            ask(path)
+    beside(path).write_bytes(saved.replace(b'"budget": "', b'"budget": "0'))
+    with pytest.raises(LedgerError, match="another budget"):
         read_budget(path)
+
+
+def test_a_budget_can_be_moved_with_what_stands_beside_it(tmp_path, budget):
+    path = budget()
+    reserve(path, SPENDING, run="a", data="d")
+    moved = shutil.move(path.parent, tmp_path / "moved") / path.name
+    reserve(moved, SPENDING, run="b", data="d")
+    assert len(read_budget(moved).reservations) == 2
+
+
+def test_runs_of_a_budget_are_composed_at_one_order(budget):
+    """Attack 9: the least over all orders, taken anew for each sequence, took this run; an order fixed before does not.
+
+    Which order says least depends on the releases (here a low one: q = .01, s = .5), and who chooses the next run by
+    looking at the last one's result chooses the order by it too.
+    """
+    path = budget(epsilon=2.0)
+    sampling = Sampling(scheme=Scheme.POISSON, population=10_000, batch=100)
+    charge = Charge(GaussianRelease(noise_multiplier=0.5, sampling=sampling), 100)
+    spending = Spending.of([charge], adjacency=Adjacency.REPLACE_ONE)
+    assert accountant("rdp").epsilon(spending, 1e-5).epsilon < 2.0 < read_budget(path).cost(spending).epsilon
+    with pytest.raises(BudgetExceeded, match="order"):
+        reserve(path, spending, run="a", data="d")
 
 
 def test_a_budget_is_never_written_over_and_is_its_owners_alone(tmp_path, budget):
     path = budget()
     assert path.stat().st_mode & 0o777 == 0o600
+    assert beside(path).stat().st_mode & 0o777 == 0o600
     with pytest.raises(InputError, match="does not exist"):
-        budget()
+        create_budget(path, Budget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE))
+    path.unlink()
+    with pytest.raises(InputError, match="put it back"):
+        create_budget(path, Budget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE))
     with pytest.raises(LedgerError):
         read_budget(tmp_path / "none")
 
 
-@pytest.mark.parametrize("bad", [{"epsilon": 0.0}, {"delta": 1.0}, {"accountant": "moments"}, {"epsilon": "1"}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"epsilon": 0.0}, {"epsilon": 1e-4}, {"delta": 1.0}, {"accountant": "rdp9"}, {"epsilon": "1"}, {"order": 1.05}],
+)
 def test_budgets_that_are_none_are_refused(bad):
     with pytest.raises(InputError):
         Budget(**{"epsilon": 1.0, "delta": 1e-5, "adjacency": Adjacency.REPLACE_ONE, **bad})

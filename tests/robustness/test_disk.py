@@ -14,9 +14,9 @@ from torch import nn
 import dpsrm
 from dpsrm.core.errors import DpsrmError, InputError, LedgerError
 from dpsrm.core.events import Adjacency, PureRelease
+from dpsrm.core.files import write_atomically
 from dpsrm.core.ledger import Header, Ledger, read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, resume, train, verify
-from dpsrm.training.files import write_atomically
 
 HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=1.0, delta=1e-5, accountant="rdp", private_randomness=True)
 

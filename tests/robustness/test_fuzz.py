@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from dpsrm.accounting.budget import Budget, create_budget, read_budget
-from dpsrm.core.chain import GENESIS, _canonical, _link
+from dpsrm.accounting.position import Position, beside, read_position, write_position
+from dpsrm.core.chain import GENESIS, _canonical, _link, parse
+from dpsrm.core.closing import Closing
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency, GaussianRelease, Sampling, Scheme, Spending
 from dpsrm.core.ledger import Header, Ledger, read_ledger
@@ -139,13 +141,16 @@ def test_config_values_of_every_type(data):
 HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=9.0, delta=1e-5, accountant="rdp", private_randomness=True)
 GAUSS = GaussianRelease(noise_multiplier=1.1, sampling=Sampling(scheme=Scheme.POISSON, population=100, batch=10))
 
+CLOSE = {"kind": "close", "released": 3, "unit": "one record", "isolation": "alone", "engine": "loop"}
+CLOSE["files"] = dict.fromkeys(("config.toml", "environment.json", "model.safetensors", "certificate.md"), "ab" * 32)
+
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory):
     path = tmp_path_factory.mktemp("fuzz") / "ledger.jsonl"
     with Ledger(path, HEADER) as open_ledger:
         open_ledger.charge(GAUSS, 3)
-        open_ledger.close(released=3, model_sha256="ab" * 32)
+        open_ledger.close(Closing.from_json(CLOSE))
     return path.read_bytes()
 
 
@@ -185,9 +190,8 @@ def test_forged_ledgers(data, tmp_path):
     draw = data.draw
     header, event = HEADER.to_json(), {"kind": "gaussian", "noise_multiplier": 1.1}
     event["sampling"] = {"scheme": "poisson", "population": 100, "batch": 10}
-    charge, close = {"kind": "charge", "event": event, "count": 3}, {"kind": "close", "released": 3}
-    close["model_sha256"] = "ab" * 32
-    target = draw(st.sampled_from([header, event, event["sampling"], charge, close]))
+    charge, close = {"kind": "charge", "event": event, "count": 3}, {**CLOSE, "files": {**CLOSE["files"]}}
+    target = draw(st.sampled_from([header, event, event["sampling"], charge, close, close["files"]]))
     target[draw(st.sampled_from(sorted(target)))] = draw(odd)
     if draw(st.booleans()):
         charge["event"] = {"kind": draw(st.sampled_from(["zcdp", "pure", "unprotected"])), "rho": draw(odd)}
@@ -204,13 +208,16 @@ def test_forged_budgets(data, tmp_path):
     draw = data.draw
     path = tmp_path / "budget"
     path.unlink(missing_ok=True)
+    beside(path).unlink(missing_ok=True)
     create_budget(path, Budget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE))
     header = json.loads(path.read_bytes())["body"]
     charges = [[{"kind": "pure", "epsilon": 0.1}, 2]]
     line = {"kind": "reservation", "run": "a", "data": "d", "charges": charges}
     target = draw(st.sampled_from([header, line, charges[0][0]]))
     target[draw(st.sampled_from(sorted(target)))] = draw(odd)
-    path.write_bytes(chained([header, line]))
+    forged = chained([header, line])
+    path.write_bytes(forged)
+    write_position(beside(path), Position.of(path, parse(forged, path)))
     found = survives(read_budget, path)
     if found is not None:
         survives(lambda: found.spent)
@@ -267,6 +274,13 @@ def test_key_files(raw, tmp_path):
     (tmp_path / "k").write_bytes(raw)
     (tmp_path / "k").chmod(0o600)
     survives(read_keys, tmp_path / "k")
+
+
+@fuzz
+@given(raw=st.one_of(st.binary(max_size=200), mutated(b'{"file": "b", "budget": "0a", "lines": 2, "head": "0b"}\n')))
+def test_positions_of_budgets(raw, tmp_path):
+    (tmp_path / "b.head").write_bytes(raw)
+    survives(read_position, tmp_path / "b.head")
 
 
 def test_files_that_are_too_large_are_refused(tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 import dpsrm
 from conftest import make_problem
 from dpsrm.core.errors import DpsrmError, InputError, LedgerError, ResumeError
-from dpsrm.core.ledger import read_ledger
+from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Records
 from dpsrm.methods import Agd, Disk, Rrpsgd, Sgd, Spider, Srm
@@ -158,6 +158,42 @@ def test_a_torn_last_line_was_no_charge(tmp_path):
     assert published(run) == published(whole(tmp_path))
 
 
+def test_a_charge_that_only_lost_its_line_end_is_used_up(tmp_path):
+    run = interrupted(tmp_path, 5)
+    ledger = run / "ledger.jsonl"
+    ledger.write_bytes(ledger.read_bytes()[:-1])
+    resume(run, *parts())
+    assert published(run) == published(whole(tmp_path))
+    assert verify(run).ok
+
+
+def test_killed_while_it_closed_a_run_is_whole_or_resumed(tmp_path, monkeypatch):
+    """Before the closing line it is resumed to the same bytes; after it, even without its line end, it is finished."""
+    original = Ledger.close
+    for written in (0, 100, -1, None):
+
+        def dies(self, closing, written=written):
+            before = self.path.stat().st_size
+            original(self, closing)
+            if written is not None:
+                content = self.path.read_bytes()
+                self.path.write_bytes(content[:before] + content[before:][:written])
+            raise Interrupted
+
+        monkeypatch.setattr(Ledger, "close", dies)
+        out = tmp_path / str(written)
+        with pytest.raises(Interrupted):
+            train(*parts(), settings(), out=out)
+        monkeypatch.setattr(Ledger, "close", original)
+        if written in (0, 100):
+            resume(out, *parts())
+        with pytest.raises(ResumeError, match="finished"):
+            resume(out, *parts())
+        assert verify(out).ok
+        assert not (out / "private" / "keys.json").exists()
+    assert published(tmp_path / "0") == published(tmp_path / "-1") == published(whole(tmp_path))
+
+
 def changed_data(module, loss, records):
     inputs = records.inputs.clone()
     inputs[7, 2] += 1e-6
@@ -199,6 +235,29 @@ def test_changed_settings_are_refused(tmp_path):
     config.write_text(config.read_text().replace("learning_rate = 0.1", "learning_rate = 0.2"))
     with pytest.raises(ResumeError, match="learning_rate"):
         resume(run, *parts())
+
+
+@pytest.mark.parametrize("name", ["config.toml", "environment.json"])
+def test_files_that_would_be_published_changed_are_refused(tmp_path, name):
+    """Also where no setting is changed: the closing line must not bind what was edited meanwhile."""
+    run = interrupted(tmp_path, 5)
+    (run / name).write_text((run / name).read_text() + "\n")
+    with pytest.raises(ResumeError, match=name):
+        resume(run, *parts())
+    (run / name).unlink()
+    with pytest.raises(DpsrmError, match=name):
+        resume(run, *parts())
+
+
+def test_a_file_edited_while_the_run_goes_on_is_named_afterwards(tmp_path):
+    """The closing line binds what was written before the run began."""
+
+    def edit(progress):
+        if progress.step == 5:
+            (tmp_path / "run" / "config.toml").write_text("")
+
+    train(*parts(), settings(), out=tmp_path / "run", watch=edit)
+    assert "config.toml was changed" in verify(tmp_path / "run").problems[0]
 
 
 def test_other_versions_or_another_cpu_are_refused(tmp_path, monkeypatch):

@@ -1,29 +1,37 @@
 """`verify` believes an honest run and nothing else."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from conftest import make_problem
+from dpsrm.cli.app import app
+from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Charge, GaussianRelease, Spending
+from dpsrm.core.isolation import Isolation
 from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.data import Records
 from dpsrm.training import Privacy, Settings, Training, train, verify
+from dpsrm.training.certificate import prove, render
+from dpsrm.training.folder import sha256_of
+
+PUBLISHED = ("config.toml", "environment.json", "model.safetensors", "certificate.md", "ledger.jsonl")
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory):
+def honest_run(tmp_path_factory):
     objective, records = make_problem("logistic")
     settings = Settings(privacy=Privacy(epsilon=1.0, delta=1e-5), training=Training(batch=20, steps=6))
     out = tmp_path_factory.mktemp("verify") / "run"
-    train(objective.module, objective.loss, Records(*records(100)), settings, out=out)
-    return out
+    return train(objective.module, objective.loss, Records(*records(100)), settings, out=out)
 
 
 @pytest.fixture
-def run(honest, tmp_path):
-    return shutil.copytree(honest, tmp_path / "run")
+def run(honest_run, tmp_path):
+    return shutil.copytree(honest_run.folder.path, tmp_path / "run")
 
 
 def test_an_honest_run_is_believed(run):
@@ -32,26 +40,133 @@ def test_an_honest_run_is_believed(run):
     assert result.guarantee.epsilon <= 1.0
 
 
+def test_training_and_verify_name_the_same_head(run, honest_run):
+    assert honest_run.head == read_ledger(run / "ledger.jsonl").head
+    assert verify(run, expect=honest_run.head).ok
+    assert "expected head" in verify(run, expect="0" * 64).problems[0]
+    with pytest.raises(InputError, match="64 hexadecimal"):
+        verify(run, expect=honest_run.head[:20])
+
+
 def change(path, old, new):
     text = path.read_bytes()
     assert old in text
     path.write_bytes(text.replace(old, new, 1))
 
 
-def test_a_changed_ledger_model_or_certificate_is_not(run):
-    for name, old, new in (
-        ("ledger.jsonl", b'"count":6', b'"count":5'),
-        ("certificate.md", "ε = ".encode(), "ε ≈ ".encode()),
-        ("config.toml", b"one record", b"one person"),
-    ):
+def test_any_changed_byte_in_the_published_folder_is_named(run):
+    """Attack 8: edits in config.toml and environment.json passed. Every file, its first, middle and last byte."""
+    for name in PUBLISHED:
         saved = (run / name).read_bytes()
-        change(run / name, old, new)
-        assert not verify(run).ok, name
+        for where in (0, len(saved) // 2, len(saved) - 1):
+            (run / name).write_bytes(saved[:where] + bytes([saved[where] ^ 1]) + saved[where + 1 :])
+            assert name in verify(run).problems[0]
+        for other in (b"", saved + b"\n", saved[:-1]):
+            (run / name).write_bytes(other)
+            assert name in verify(run).problems[0]
         (run / name).write_bytes(saved)
-    model = bytearray((run / "model.safetensors").read_bytes())
-    model[-1] ^= 1
-    (run / "model.safetensors").write_bytes(bytes(model))
-    assert "model" in verify(run).problems[0]
+    assert verify(run).ok
+
+
+def test_an_edited_setting_is_named(run):
+    """Attack 8, first: nothing but the protected unit was compared."""
+    change(run / "config.toml", b"steps = 6", b"steps = 5")
+    assert verify(run).problems == ("config.toml was changed: it is not the one the ledger was closed with",)
+
+
+def test_an_emptied_environment_is_named(run):
+    """Attack 8, second."""
+    (run / "environment.json").write_text("{}\n")
+    assert verify(run).problems == ("environment.json was changed: it is not the one the ledger was closed with",)
+
+
+def test_another_protected_unit_in_config_and_certificate_is_named(run):
+    """Attack 8, third: the two agreed with each other."""
+    change(run / "config.toml", b"one record", b"one person")
+    text = (run / "certificate.md").read_bytes()
+    (run / "certificate.md").write_bytes(text.replace(b"one record", b"one person"))
+    problems = " ".join(verify(run).problems)
+    assert "config.toml" in problems
+    assert "certificate.md" in problems
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_missing_file_is_named(run, name):
+    (run / name).unlink()
+    assert name in verify(run).problems[0]
+
+
+def test_what_does_not_belong_is_named(run):
+    (run / "notes.txt").write_text("mean age 41.7")
+    (run / "more").mkdir()
+    problems = verify(run).problems
+    assert [problem.split()[0] for problem in problems] == ["more", "notes.txt"]
+
+
+def test_the_published_part_alone_can_be_checked(run):
+    shutil.rmtree(run / "private")
+    assert verify(run).ok
+
+
+def recomputed(run, **changes):
+    """The run with another closing line, its certificate written anew to fit: what only an expected head notices."""
+    facts = read_ledger(run / "ledger.jsonl")
+    lines = (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
+    closing = replace(facts.closing, **changes)
+    (run / "certificate.md").write_text(render(facts, prove(facts), closing))
+    files = {**closing.files, "certificate.md": sha256_of(run / "certificate.md")}
+    with Ledger.reopen(run / "ledger.jsonl", facts.header, after=(0, GENESIS)) as ledger:
+        ledger.close(replace(closing, files=files))
+
+
+def test_a_folder_rewritten_as_a_whole_is_noticed_by_its_head_alone(run, honest_run):
+    recomputed(run, unit="one person")
+    assert verify(run).ok
+    assert any("expected head" in problem for problem in verify(run, expect=honest_run.head).problems)
+
+
+def test_a_certificate_that_says_more_than_the_ledger_is_named_though_its_digest_is_right(run):
+    change(run / "certificate.md", "ε = ".encode(), "ε ≈ ".encode())
+    facts = read_ledger(run / "ledger.jsonl")
+    lines = (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
+    files = {**facts.closing.files, "certificate.md": sha256_of(run / "certificate.md")}
+    with Ledger.reopen(run / "ledger.jsonl", facts.header, after=(0, GENESIS)) as ledger:
+        ledger.close(replace(facts.closing, files=files))
+    assert verify(run).problems == ("certificate.md does not say what the ledger proves",)
+
+
+def test_a_closing_line_over_fewer_files_or_more_releases_is_named(run):
+    recomputed(run, released=7)
+    assert any("7 releases were made of 6" in problem for problem in verify(run).problems)
+    facts = read_ledger(run / "ledger.jsonl")
+    recomputed(run, released=6, files={**facts.closing.files, "more.txt": "00" * 32})
+    assert any("other files" in problem for problem in verify(run).problems)
+
+
+def test_an_assumption_is_stated_in_words(run):
+    words = "assumes, on the operator's word, that module and loss treat every example by itself"
+    text = (run / "certificate.md").read_text()
+    assert words not in text
+    assert "Every example was evaluated alone" in text
+    recomputed(run, isolation=Isolation.CHECKED)
+    text = (run / "certificate.md").read_text()
+    assert f"**An assumption.** The guarantee {words}" in text
+    assert "alone: none" not in text
+    told = " ".join(CliRunner().invoke(app, ["verify", str(run)]).stdout.split())
+    assert words in told
+    assert verify(run).ok
+
+
+def test_the_certificate_names_unit_engine_and_files(run):
+    text = (run / "certificate.md").read_text()
+    closing = read_ledger(run / "ledger.jsonl").closing
+    assert closing.unit == "one record"
+    assert closing.engine == "linear"
+    assert "the linear engine" in text
+    for name in ("config.toml", "environment.json", "model.safetensors"):
+        assert f"| {name} | `{sha256_of(run / name)}` |" in text
 
 
 def test_dropping_the_last_lines_is_noticed(run):
@@ -68,7 +183,7 @@ def rewritten(run, *, multiply):
     with Ledger(run / "ledger.jsonl", facts.header) as ledger:
         for charge in facts.spending.charges:
             ledger.charge(charge.event, charge.count * multiply)
-        ledger.close(released=facts.released, model_sha256=facts.model_sha256)
+        ledger.close(facts.closing)
 
 
 def test_a_ledger_written_anew_does_not_fit_the_certificate(run):

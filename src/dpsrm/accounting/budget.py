@@ -1,7 +1,7 @@
 """A budget that several runs on the same records share: a hash-chained file of reservations, made under a lock.
 
 A run reserves everything its plan may release before it starts. A reservation is never undone: a run that died may have
-released what it charged, and only its own ledger knows.
+released what it charged, and only its own ledger knows. A file that lost lines is refused (position.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsrm.accounting.guarantee import Guarantee, strict_epsilon
+from dpsrm.accounting.fixed_order import FixedOrderAccountant, best_order, conversion_cost
+from dpsrm.accounting.guarantee import Accountant, Guarantee, strict_epsilon
+from dpsrm.accounting.pld import PldAccountant
+from dpsrm.accounting.position import Position, beside, need_newest, positions_near, read_position, write_position
 from dpsrm.core.chain import Chain, Lines, read_chain
 from dpsrm.core.errors import BudgetExceeded, DpsrmError, InputError, LedgerError, need
 from dpsrm.core.events import Adjacency, Charge, Spending, event_from_json, event_to_json
 
-_VERSION = 1
+_VERSION = 2
+COMPOSED_BY = {
+    "rdp": "holds also for runs chosen by looking at earlier results",
+    "pld": "holds only if no run was chosen by looking at another's result",
+}
+"""The accountants that can compose runs, and when the figure holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +46,8 @@ class Budget:
     Args:
         epsilon, delta: what all runs together may cost.
         adjacency: which datasets are neighbours; every run must promise the same.
-        accountant: which proves the composition.
+        accountant: which proves the composition: "rdp", at one order, or "pld" (see `COMPOSED_BY`).
+        order: the Rényi order of "rdp", fixed now and for ever; None: `best_order` chooses it by epsilon and delta.
         salt: keys the digests of records, so that they say nothing without this file.
         reservations: in the order in which they were made.
     """
@@ -46,20 +55,35 @@ class Budget:
     epsilon: float
     delta: float
     adjacency: Adjacency
-    accountant: str = "pld"
+    accountant: str = "rdp"
+    order: float | None = None
     salt: str = ""
     reservations: tuple[Reservation, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse budgets that are none."""
-        from dpsrm.accounting import ACCOUNTANTS
-
+        """Refuse budgets that are none; fix the order."""
         for name in ("epsilon", "delta"):
             value = getattr(self, name)
             need(isinstance(value, float | int) and not isinstance(value, bool), f"{name} must be a number")
         need(0 < self.epsilon < float("inf"), "epsilon must be positive and finite", epsilon=self.epsilon)
         need(0 < self.delta < 1, "delta must lie strictly between 0 and 1", delta=self.delta, remedy="try 1e-5")
-        need(self.accountant in ACCOUNTANTS, f"the accountant must be one of {', '.join(ACCOUNTANTS)}")
+        need(self.accountant in COMPOSED_BY, f"the accountant must be one of {', '.join(COMPOSED_BY)}")
+        need(self.order is None or self.accountant == "rdp", "only rdp has a Rényi order", order=self.order)
+        if self.accountant == "rdp":
+            order = best_order(self.epsilon, self.delta) if self.order is None else self.order
+            object.__setattr__(self, "order", FixedOrderAccountant(order).order)
+            room = conversion_cost(order, self.delta) < self.epsilon
+            need(room, "no run fits so small a budget at this order", order=order, remedy="use --accountant pld")
+
+    @property
+    def proof(self) -> Accountant:
+        """What composes the runs."""
+        return PldAccountant() if self.order is None else FixedOrderAccountant(self.order)
+
+    @property
+    def proof_name(self) -> str:
+        """The same in words."""
+        return self.accountant if self.order is None else f"{self.accountant} at the order {self.order:g}"
 
     @property
     def spending(self) -> Spending:
@@ -69,11 +93,9 @@ class Budget:
 
     def cost(self, more: Spending | None = None) -> Guarantee:
         """What all reservations (and `more`) cost together, by composition."""
-        from dpsrm.accounting import accountant
-
         added = more.charges if more is not None else ()
         both = Spending.of([*self.spending.charges, *added], adjacency=self.adjacency)
-        return strict_epsilon(accountant(self.accountant), both, self.delta)
+        return strict_epsilon(self.proof, both, self.delta)
 
     @property
     def spent(self) -> float:
@@ -84,6 +106,15 @@ class Budget:
     def remaining(self) -> float:
         """ε − spent, never negative. Composition is better than addition: a run may cost less than its own ε."""
         return max(0.0, self.epsilon - self.spent)
+
+    @property
+    def share(self) -> float:
+        """How much of the room is taken, 0 … 1: of ε, or of the Rényi divergence that ε leaves at the fixed order.
+
+        At a fixed order even a tiny run proves no small ε, so `spent` and `remaining` look worse than what is left.
+        """
+        nothing = 0.0 if self.order is None else conversion_cost(self.order, self.delta)
+        return max(0.0, self.spent - nothing) / (self.epsilon - nothing) if self.reservations else 0.0
 
     def need_room(self, spending: Spending, data: str) -> None:
         """Refuse a run that would exceed the budget, promises another adjacency, or runs on other records."""
@@ -103,7 +134,8 @@ class Budget:
         if not epsilon <= self.epsilon:
             raise BudgetExceeded(
                 f"with this run the shared budget would be at epsilon={epsilon:.6g} of {self.epsilon:.6g} "
-                f"(spent before: {self.spent:.6g}); the run was not started; take a smaller epsilon"
+                f"(spent before: {self.spent:.6g}, composed by {self.proof_name}); the run was not started; take a "
+                "smaller epsilon"
             )
 
     def digest(self, pieces: Iterable[bytes | memoryview]) -> str:
@@ -116,7 +148,10 @@ class Budget:
 
 
 def create_budget(path: Path, budget: Budget) -> None:
-    """Write a new budget file, readable by its owner alone; it must not exist."""
+    """Write a new budget file and its position beside it, readable by their owner alone; neither may exist."""
+    path = path.resolve()
+    if beside(path).exists() and not path.exists():
+        raise InputError(f"{beside(path)} says that there was a budget {path}; put it back, or choose another file")
     try:
         chain = Chain.create(path, mode=0o600)
     except OSError as error:
@@ -128,32 +163,54 @@ def create_budget(path: Path, budget: Budget) -> None:
         "delta": budget.delta,
         "adjacency": budget.adjacency.value,
         "accountant": budget.accountant,
+        "order": budget.order,
         "salt": secrets.token_hex(32),
     }
     try:
         chain.append(body)
+        write_position(beside(path), Position(file=str(path), budget=chain.head, lines=1, head=chain.head))
     finally:
         chain.close()
 
 
-def read_budget(path: Path) -> Budget:
-    """Read and verify a budget file; a torn last line is a reservation that was not made."""
-    return _budget(read_chain(path, torn=True), path)
+def read_budget(path: Path, *, near: Iterable[Path] = ()) -> Budget:
+    """Read and verify a budget file, and refuse one that is older than the runs made with it.
+
+    Args:
+        near: run folders beside which to look for runs of this budget, as is done beside the runs that it names.
+
+    Guarantee: every reservation that was handed out counts. The last line counts if it only lost its line end. One that
+    is torn was never handed out, as `reserve` returns only after FILE.head, which was read before, counts it.
+    """
+    path = path.resolve()
+    kept = read_position(beside(path))
+    named = [Path(each.run) for each in _budget(read_chain(path, torn=True), path).reservations]
+    known = list(positions_near([*near, *named]))
+    lines = read_chain(path, torn=True)
+    need_newest(lines, path, kept=kept, known=known)
+    return _budget(lines, path)
 
 
-def reserve(path: Path, spending: Spending, *, run: str, data: str) -> None:
-    """Reserve `spending` for `run`, or raise `BudgetExceeded`.
+def reserve(path: Path, spending: Spending, *, run: str, data: str) -> Position:
+    """Reserve `spending` for `run`, or raise `BudgetExceeded`; the run keeps the position that is returned.
 
     Guarantee: the file is locked from reading what was reserved until the new reservation is on disk, so of two runs
     that want the last of a budget one gets it.
     """
+    path = path.resolve()
     chain, lines = Chain.reopen(path, wait=True)
     try:
-        _budget(lines, path).need_room(spending, data)
+        found = _budget(lines, path)
+        known = list(positions_near([Path(run), *(Path(each.run) for each in found.reservations)]))
+        need_newest(lines, path, kept=read_position(beside(path)), known=known)
+        found.need_room(spending, data)
         charges = [[event_to_json(charge.event), charge.count] for charge in spending.charges]
         chain.append({"kind": "reservation", "run": run, "data": data, "charges": charges})
+        position = Position(file=str(path), budget=lines.hashes[0], lines=chain.count, head=chain.head)
+        write_position(beside(path), position)
     finally:
         chain.close()
+    return position
 
 
 def _budget(lines: Lines, path: Path) -> Budget:
@@ -161,13 +218,16 @@ def _budget(lines: Lines, path: Path) -> Budget:
     try:
         first, *rest = lines.bodies
         if first["kind"] != "budget" or first["version"] != _VERSION:
-            raise ValueError(f"a budget opens with its header of version {_VERSION}")
+            raise ValueError(
+                f"a budget opens with its header of version {_VERSION}; what an older one spent stays spent"
+            )
         adjacency = Adjacency(first["adjacency"])
         return Budget(
             epsilon=first["epsilon"],
             delta=first["delta"],
             adjacency=adjacency,
             accountant=first["accountant"],
+            order=first["order"],
             salt=bytes.fromhex(first["salt"]).hex(),
             reservations=tuple(_reservation(body, adjacency) for body in rest),
         )

@@ -141,7 +141,8 @@ def curve_delta(curve: RdpCurve, epsilon: float) -> float:
 class RdpAccountant:
     """Rényi accounting: WOR by Wang–Balle–Kasiviswanathan's Thm 27, Poisson by its exact divergence.
 
-    *Guarantee*: sound for heterogeneous, adaptively chosen sequences; looser than `pld`.
+    *Guarantee*: sound for different releases in a row whose noise and number were fixed beforehand; looser than `pld`.
+    Where these depend on earlier results, the least over orders is no bound: see fixed_order.py.
 
     >>> from dpsrm.core.events import Charge, Sampling
     >>> wor = Sampling(scheme=Scheme.WOR, population=50000, batch=256)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from dpsrm.accounting.budget import Budget, Reservation, create_budget, read_budget
+from dpsrm.accounting.budget import COMPOSED_BY, Budget, Reservation, create_budget, read_budget
 from dpsrm.cli.show import out, print_json
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency
@@ -25,14 +25,17 @@ def init(
     epsilon: Annotated[float, typer.Option(help="ε that all runs together may spend.")],
     delta: Annotated[float, typer.Option(help="δ of all runs together, e.g. 1e-5.")],
     adjacency: Annotated[Adjacency, typer.Option(help="Which datasets are neighbours.")] = Adjacency.REPLACE_ONE,
-    by: Annotated[str, typer.Option("--accountant", help="Which accountant composes the runs.")] = "pld",
+    by: Annotated[
+        str, typer.Option("--accountant", help="rdp, or pld: tighter, if no run is chosen by another's result.")
+    ] = "rdp",
+    order: Annotated[float | None, typer.Option(help="The Rényi order of rdp; by default a fitting one.")] = None,
     as_json: Json = False,
 ) -> None:
     """Make a budget.
 
     Example: dpsrm budget init visits.budget --epsilon 2 --delta 1e-5
     """
-    create_budget(file, Budget(epsilon=epsilon, delta=delta, adjacency=adjacency, accountant=by))
+    create_budget(file, Budget(epsilon=epsilon, delta=delta, adjacency=adjacency, accountant=by, order=order))
     show(file, as_json=as_json)
 
 
@@ -49,15 +52,20 @@ def show(file: File, as_json: Json = False) -> None:
         "delta": found.delta,
         "adjacency": found.adjacency.value,
         "accountant": found.accountant,
+        "order": found.order,
+        "composition": COMPOSED_BY[found.accountant],
         "spent": found.spent,
         "remaining": found.remaining,
+        "share": found.share,
         "runs": rows,
     }
     if as_json:
         print_json(facts)
         return
-    out.print(f"ε = {found.spent:.6g} of {found.epsilon:g} spent at δ = {found.delta:g} ({found.accountant}, ", end="")
-    out.print(f"{found.adjacency.value}); {found.remaining:.6g} remains")
+    out.print(f"ε = {found.spent:.6g} of {found.epsilon:g} spent at δ = {found.delta:g} ", end="")
+    out.print(f"({found.adjacency.value}); {found.remaining:.6g} remains")
+    out.print(f"{found.share:.1%} of the room is taken.", highlight=False)
+    out.print(f"Composed by {found.proof_name}; this {COMPOSED_BY[found.accountant]}.", highlight=False)
     if rows:
         table = Table("run", "reserved releases", "charged", "state")
         for row in rows:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpsrm.cli.show import err, metrics_table, out, print_json
+from dpsrm.cli.show import err, metrics_table, out, print_json, show_head
 
 
 def demo(
@@ -56,3 +56,4 @@ def demo(
     out.print("Protected: any one record, here one person-year. Not protected: all records of a person together.")
     out.print(f"Published in {folder}: model, ledger, config, certificate. Keep {folder}/private to yourself.")
     out.print(f"Check it: dpsrm verify {folder}")
+    show_head(outcome.run.head)

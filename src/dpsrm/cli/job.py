@@ -51,6 +51,7 @@ class Outcome:
             "batch": plan.schedule.batch,
             "steps": plan.schedule.steps,
             "run": str(self.run.folder.path),
+            "head": self.run.head,
             **self.metrics,
         }
 

@@ -41,6 +41,11 @@ def _json_ready(value: Any) -> Any:
     return value
 
 
+def show_head(head: str) -> None:
+    """A run's last chain head, in one line: what to keep elsewhere for `dpsrm verify --expect`."""
+    out.print(f"Chain head, to be written down elsewhere: {head}", highlight=False, soft_wrap=True)
+
+
 def metrics_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Table:
     """Metrics as rows, one column per model."""
     table = Table(title=title)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import metrics_table, out, print_json
+from dpsrm.cli.show import metrics_table, out, print_json, show_head
 from dpsrm.core.errors import need
 
 if TYPE_CHECKING:
@@ -140,3 +140,4 @@ def _show(outcome: Outcome) -> None:
     if outcome.metrics:
         out.print(metrics_table("on the test records (not private: do not publish)", outcome.metrics))
     out.print(f"Run folder: {folder.path} (publishable, except {folder.private.name}/)")
+    show_head(run.head)

@@ -3,43 +3,71 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from dpsrm.cli.show import out, print_json
+from dpsrm.core.isolation import Isolation
+
+if TYPE_CHECKING:
+    from dpsrm.training import Verification
 
 
 def verify(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
+    expect: Annotated[
+        str | None, typer.Option(help="The chain head that training printed, if you wrote it down elsewhere.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Recompute ε from a run's ledger and check the chain, the model and the certificate; exit 1 if anything is wrong.
+    """Recompute ε from a run's ledger and compare every published byte with it; exit 1 if anything is wrong.
+
+    Without --expect a folder that was rewritten as a whole, ledger included, is not noticed.
 
     Example: dpsrm verify runs/demo
     """
     from dpsrm.training import verify as verify_run
 
-    result = verify_run(run)
-    guarantee, facts = result.guarantee, result.facts
+    result = verify_run(run, expect=expect)
     if as_json:
-        body = {} if guarantee is None else guarantee.to_json()
-        print_json(
-            {
-                "ok": result.ok,
-                "problems": list(result.problems),
-                "private_randomness": None if facts is None else facts.header.private_randomness,
-                **body,
-            }
-        )
+        print_json(_facts(result))
     else:
-        for problem in result.problems:
-            out.print(f"[red]✗[/] {problem}", highlight=False)
-        if result.ok and guarantee is not None:
-            out.print(f"✓ the ledger is intact and proves ε = {guarantee.epsilon:.6g} at δ = {guarantee.delta:g}")
-        elif result.ok:
-            out.print("✓ the ledger is intact; it promises no privacy (ε = ∞)")
-        if facts is not None and not facts.header.private_randomness:
-            out.print("! seeded: reproducible, not private")
+        _show(result, expected=expect is not None)
     if not result.ok:
         raise typer.Exit(1)
+
+
+def _facts(result: Verification) -> dict[str, Any]:
+    """What `--json` prints."""
+    facts, closing = result.facts, None if result.facts is None else result.facts.closing
+    return {
+        "ok": result.ok,
+        "problems": list(result.problems),
+        "head": None if facts is None else facts.head,
+        "private_randomness": None if facts is None else facts.header.private_randomness,
+        "unit": None if closing is None else closing.unit,
+        "isolation": None if closing is None else closing.isolation.value,
+        "engine": None if closing is None else closing.engine,
+        **({} if result.guarantee is None else result.guarantee.to_json()),
+    }
+
+
+def _show(result: Verification, *, expected: bool) -> None:
+    """The same for people."""
+    from dpsrm.training.certificate import isolation_sentence
+
+    guarantee, facts = result.guarantee, result.facts
+    for problem in result.problems:
+        out.print(f"[red]✗[/] {escape(problem)}", highlight=False)
+    if result.ok and guarantee is not None:
+        out.print(f"✓ the ledger is intact and proves ε = {guarantee.epsilon:.6g} at δ = {guarantee.delta:g}")
+    elif result.ok:
+        out.print("✓ the ledger is intact; it promises no privacy (ε = ∞)")
+    if result.ok and expected:
+        out.print("✓ it ends with the expected head: nothing was changed since that was written down")
+    if facts is not None and facts.closing is not None and facts.closing.isolation is Isolation.CHECKED:
+        out.print(f"! {isolation_sentence(facts.closing.isolation)}", highlight=False)
+    if facts is not None and not facts.header.private_randomness:
+        out.print("! seeded: reproducible, not private")

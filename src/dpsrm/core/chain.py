@@ -1,7 +1,9 @@
 """An append-only, hash-chained, fsynced file of JSON lines with one writer: what ledgers and budgets are made of.
 
-Line k is {"body": …, "hash": SHA-256(previous hash ‖ canonical body), "index": k}. A line is one write, so a last line
-without its line end was never completed: whoever waited for it was told so, or died waiting.
+Line k is {"body": …, "hash": SHA-256(previous hash ‖ canonical body), "index": k}. A last line that only lacks its line
+end counts: its hash proves that it is whole, so its writer may have gone on, and the end may have been lost later.
+What comes after the last whole line and is no line itself ("torn") was not completed, as far as the file tells: a
+writer waits for its whole line. A file that was cut short looks the same; who must know keeps count (position.py).
 """
 
 from __future__ import annotations
@@ -26,11 +28,19 @@ MAX_FILE = 2**28
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """The verified content of a chain: bodies and hashes line by line, and where the last whole line ends."""
+    """The verified content of a chain: bodies and hashes line by line.
+
+    Attributes:
+        size: where the last whole line ends, its line end included if it has one.
+        ended: whether it has one.
+        torn: whether bytes that are no line follow.
+    """
 
     bodies: tuple[dict[str, Any], ...] = ()
     hashes: tuple[str, ...] = ()
     size: int = 0
+    ended: bool = True
+    torn: bool = False
 
     @property
     def head(self) -> str:
@@ -54,6 +64,8 @@ class Chain:
         self.head = lines.head
         self.count = len(lines.bodies)
         self._size = lines.size
+        self._ended = lines.ended
+        self._torn = lines.torn
         self._file = handle
         self._broken = False
 
@@ -67,7 +79,9 @@ class Chain:
 
     @classmethod
     def reopen(cls, path: Path, *, wait: bool = False) -> tuple[Chain, Lines]:
-        """Lock an existing file, verify it, cut off a torn last line, and go on after it.
+        """Lock an existing file, verify it, and go on after its last whole line.
+
+        Nothing is written yet: `mend`, or the first `append`, makes the file end there.
 
         Args:
             wait: wait for the lock; otherwise `LedgerError` if another process has it.
@@ -78,18 +92,28 @@ class Chain:
             raise LedgerError(f"cannot open {path} for writing: {error}") from error
         try:
             _lock(handle, path, wait=wait)
-            raw = _read(handle, path)
-            lines = parse(raw, path, torn=True)
-            if lines.size < len(raw):
-                os.ftruncate(handle, lines.size)
-                os.fsync(handle)
+            lines = parse(_read(handle, path), path, torn=True)
         except BaseException:
             os.close(handle)
             raise
         return cls(path, handle, lines), lines
 
+    def mend(self) -> None:
+        """Make the file end with its last whole line: cut off what is torn, write a line end that is missing."""
+        if self._ended and not self._torn:
+            return
+        try:
+            os.ftruncate(self._file, self._size)
+            if not self._ended:
+                self._size += os.write(self._file, b"\n")
+            os.fsync(self._file)
+        except OSError as error:
+            raise LedgerError(f"cannot write {self.path}: {error}; nothing was released") from error
+        self._ended, self._torn = True, False
+
     def append(self, body: dict[str, Any]) -> None:
         """Write one line and wait until it is on disk."""
+        self.mend()
         digest = _link(self.head, body)
         line = _canonical({"index": self.count, "body": body, "hash": digest}) + b"\n"
         if self._broken:
@@ -118,7 +142,7 @@ def read_chain(path: Path, *, torn: bool = False) -> Lines:
     """Read a chain and check every link; `LedgerError` names the first line that is wrong.
 
     Args:
-        torn: leave out a last line without its end instead of refusing it.
+        torn: accept a file whose last line was not completed (left out) or lost its line end (counted).
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -141,7 +165,18 @@ def parse(raw: bytes, path: Path, *, torn: bool = False) -> Lines:
         body, digest = _checked(line, index, hashes[-1], path)
         bodies.append(body)
         hashes.append(digest)
-    return Lines(bodies=tuple(bodies), hashes=tuple(hashes[1:]), size=len(raw) - len(rest))
+    last = _whole_or_none(rest, len(whole), hashes[-1], path)
+    if last is not None:
+        bodies.append(last[0])
+        hashes.append(last[1])
+    torn_bytes = 0 if last is not None else len(rest)
+    return Lines(
+        bodies=tuple(bodies),
+        hashes=tuple(hashes[1:]),
+        size=len(raw) - torn_bytes,
+        ended=last is None,
+        torn=torn_bytes > 0,
+    )
 
 
 def sync_directory(path: Path) -> None:
@@ -187,6 +222,14 @@ def _checked(line: bytes, index: int, head: str, path: Path) -> tuple[dict[str, 
     if line != expected or not isinstance(body, dict):
         raise LedgerError(f"{where}: the chain is broken: this line or one before it was changed")
     return body, digest
+
+
+def _whole_or_none(rest: bytes, index: int, head: str, path: Path) -> tuple[dict[str, Any], str] | None:
+    """Body and hash of what follows the last line end, if it is a whole line that only lacks its own."""
+    try:
+        return _checked(rest, index, head, path) if rest else None
+    except LedgerError:
+        return None
 
 
 def _link(previous: str, body: Any) -> str:

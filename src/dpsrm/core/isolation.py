@@ -1,4 +1,4 @@
-"""How it is known that one example's contribution depends on no other example: by construction, or by the user's word."""
+"""How it is known that an example's contribution depends on no other: by construction, or by the user's word."""
 
 from __future__ import annotations
 

@@ -1,34 +1,40 @@
 """The ledger: a hash chain of charges, each on disk before what it charges is released.
 
-Line 0's body is the header; then charges; a finished run ends with a closing line over its model's digest.
+Line 0's body is the header; then charges; a finished run ends with a closing line that binds all it publishes.
 A crash may waste budget (a charge without its release), it can never hide spending.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsrm.core.chain import Chain, Lines, read_chain
+from dpsrm.core.chain import GENESIS, Chain, Lines, read_chain
+from dpsrm.core.closing import Closing
 from dpsrm.core.errors import DpsrmError, LedgerError, need
-from dpsrm.core.events import Adjacency, Charge, Event, Spending, event_from_json, event_to_json
+from dpsrm.core.events import Adjacency, Charge, Event, Spending, ZcdpRelease, event_from_json, event_to_json
 
-_VERSION = 1
+_VERSION = 2
 _RANDOMNESS = {True: "secure", False: "seeded: reproducible, not private"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The facts a ledger opens with: what is promised, under which adjacency, and how random the run was."""
+    """The facts a ledger opens with: what is promised, under which adjacency, and how random the run was.
+
+    Attributes:
+        filter_rho: ρ*, fixed beforehand, that the sum of all charges' ρ may not exceed, if the run chooses its releases
+            as it goes; its guarantee is that of ρ*-zCDP (core/filter.py). None: the charges were planned.
+    """
 
     adjacency: Adjacency
     epsilon: float | None
     delta: float | None
     accountant: str
     private_randomness: bool
+    filter_rho: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The header line's body."""
@@ -40,6 +46,7 @@ class Header:
             "delta": self.delta,
             "accountant": self.accountant,
             "randomness": _RANDOMNESS[self.private_randomness],
+            "filter_rho": self.filter_rho,
         }
 
     @classmethod
@@ -54,6 +61,7 @@ class Header:
                 delta=body["delta"],
                 accountant=body["accountant"],
                 private_randomness={word: private for private, word in _RANDOMNESS.items()}[body["randomness"]],
+                filter_rho=body["filter_rho"],
             )
             header._check()
         except (KeyError, TypeError, ValueError) as error:
@@ -68,23 +76,36 @@ class Header:
         need(self.epsilon is None or 0 < self.epsilon < math.inf, "epsilon must be positive", epsilon=self.epsilon)
         need(self.delta is None or 0 < self.delta < 1, "delta must lie between 0 and 1", delta=self.delta)
         need(isinstance(self.accountant, str), "an accountant has a name", accountant=self.accountant)
+        if self.filter_rho is not None:
+            ZcdpRelease(rho=self.filter_rho)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerFacts:
-    """What a verified ledger says."""
+    """What a verified ledger says.
+
+    Attributes:
+        lines, head: how many lines there are, and the hash that stands for all of them.
+        charged: the same without the closing line; a certificate can quote it, and be quoted by the closing line.
+        closing: the closing line of a finished run.
+    """
 
     header: Header
     spending: Spending
-    head: str
     lines: int
-    released: int | None
-    model_sha256: str | None
+    head: str
+    charged: tuple[int, str]
+    closing: Closing | None
 
     @property
     def closed(self) -> bool:
         """Whether the run ended and wrote its closing line."""
-        return self.model_sha256 is not None
+        return self.closing is not None
+
+    @property
+    def released(self) -> int | None:
+        """How many releases a finished run made."""
+        return None if self.closing is None else self.closing.released
 
 
 class Ledger:
@@ -106,8 +127,8 @@ class Ledger:
         Args:
             after: how many lines a checkpoint saw, and the hash of the last of them; the ledger must extend them.
 
-        Guarantee: the chain was verified and opens with `header`. A torn last line is cut off: its charge was never
-        completed, so nothing was released from it.
+        Guarantee: the chain was verified and opens with `header`. A last line that only lost its line end counts, and
+        gets it back. One that is torn is cut off: its charge was never completed, so nothing was released from it.
 
         Edge cases: a closed ledger, and one that another process is writing, are refused; a file in which not even the
         header was completed is begun anew.
@@ -124,6 +145,7 @@ class Ledger:
                 raise LedgerError(f"{path} is closed: the run is finished")
             if facts.header != header:
                 raise LedgerError(f"{path} opens with {facts.header}; the run's plan says {header}")
+            chain.mend()
         except BaseException:
             chain.close()
             raise
@@ -142,9 +164,9 @@ class Ledger:
         self._append({"kind": "charge", "event": event_to_json(event), "count": count})
         self.spending = self.spending.plus(charge.event, charge.count)
 
-    def close(self, *, released: int, model_sha256: str) -> None:
-        """Record how many releases were made and the digest of the model that came out; nothing may follow."""
-        self._append({"kind": "close", "released": released, "model_sha256": model_sha256})
+    def close(self, closing: Closing) -> None:
+        """Bind what is published to the charges; nothing may follow."""
+        self._append(closing.to_json())
 
     def __enter__(self) -> Ledger:
         """Keep the file open for a while."""
@@ -163,9 +185,19 @@ def read_ledger(path: Path, *, torn: bool = False) -> LedgerFacts:
     """Read a ledger and check every link of its chain; `LedgerError` names the first line that is wrong.
 
     Args:
-        torn: leave out a last line that a crash cut off (nothing was released from it) instead of refusing it.
+        torn: leave out a last line that a crash cut off (nothing was released from it), and count one that only lost
+            its line end (something may have been), instead of refusing both.
     """
     return _facts(read_chain(path, torn=torn), path)
+
+
+def mend_ledger(path: Path) -> None:
+    """Give a ledger whose last line only lost its line end that line end back."""
+    chain, _ = Chain.reopen(path)
+    try:
+        chain.mend()
+    finally:
+        chain.close()
 
 
 def _facts(lines: Lines, path: Path) -> LedgerFacts:
@@ -182,20 +214,12 @@ def _facts(lines: Lines, path: Path) -> LedgerFacts:
             charges.append(Charge(event_from_json(body["event"]), body["count"]))
         except (KeyError, DpsrmError) as error:
             raise LedgerError(f"{path}, line {number}: {error}") from error
-    released, digest = (None, None) if closing is None else _closing(closing, path)
+    before = len(lines.bodies) - (closing is not None)
     return LedgerFacts(
         header=header,
         spending=Spending.of(charges, adjacency=header.adjacency),
-        head=lines.head,
         lines=len(lines.bodies),
-        released=released,
-        model_sha256=digest,
+        head=lines.head,
+        charged=(before, (GENESIS, *lines.hashes)[before]),
+        closing=None if closing is None else Closing.from_json(closing),
     )
-
-
-def _closing(body: dict[str, Any], path: Path) -> tuple[int, str]:
-    """The facts of a closing line."""
-    released, digest = body.get("released"), body.get("model_sha256")
-    if type(released) is not int or not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-        raise LedgerError(f"{path}: malformed closing line: {str(body)[:200]}")
-    return released, digest

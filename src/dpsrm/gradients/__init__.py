@@ -8,7 +8,7 @@ from dpsrm.gradients.ghost import GhostEngine
 from dpsrm.gradients.linear import LinearEngine
 from dpsrm.gradients.loop import LoopEngine
 from dpsrm.gradients.losses import clipped_losses
-from dpsrm.gradients.objective import Layout, Objective, PerExampleLoss
+from dpsrm.gradients.objective import Layout, Objective, PerExampleLoss, Way
 from dpsrm.gradients.query import ClipRule, Engine, Excess, Part, Query
 from dpsrm.gradients.standard_losses import binary_loss, multiclass_loss, squared_loss
 
@@ -31,6 +31,8 @@ def engine(name: str, objective: Objective, *, max_physical_batch: int | None = 
     """
     need(name in ENGINES or name == AUTO, f"the engine must be one of {AUTO}, {', '.join(ENGINES)}", engine=name)
     chosen = _fastest(objective) if name == AUTO else name
+    alone = objective.way is not Way.LOOP or chosen in ("loop", "linear")
+    need(alone, "this engine runs examples side by side", engine=chosen, remedy="make the objective with another way")
     if chosen in _IN_PIECES:
         return ENGINES[chosen](objective, max_physical_batch=max_physical_batch)
     return ENGINES[chosen](objective)
@@ -58,6 +60,7 @@ __all__ = [
     "Part",
     "PerExampleLoss",
     "Query",
+    "Way",
     "binary_loss",
     "clipped_losses",
     "engine",

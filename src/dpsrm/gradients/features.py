@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from dpsrm.core.errors import need
+from dpsrm.gradients.objective import each_alone
+from dpsrm.gradients.twins import Twins
 
 
 def split_frozen(module: nn.Sequential) -> tuple[nn.Sequential, nn.Sequential]:
@@ -47,12 +52,14 @@ def freeze_features(trunk: nn.Module, inputs: Tensor, *, batch: int = 256) -> Te
     Returns:
         The features in the order of `inputs`; train the head on them as if they were the records.
 
-    Guarantee: row i is a function of record i and of the frozen parameters only, so replacing a record replaces one
-    row: neighbouring datasets stay neighbouring, and computing the features costs no privacy. This holds if the
-    frozen parameters were not trained on these records, or were trained privately and that cost is accounted for.
+    Guarantee: each record is run alone, on a copy of the trunk (see `Objective`): row i is a function of record i and
+    of the frozen parameters only, so replacing a record replaces one row: neighbouring datasets stay neighbouring, and
+    computing the features costs no privacy. This holds if the frozen parameters were not trained on these records, or
+    were trained privately and that cost is accounted for.
 
-    Edge cases: a batch norm is refused in training mode, where it would mix records; in evaluation mode it is a fixed
-    map and allowed. The trunk is run as it is: call `trunk.eval()` first if it was trained with dropout.
+    Edge cases: a batch norm is refused in training mode; in evaluation mode it is a fixed map and allowed. The trunk is
+    run as it is: call `trunk.eval()` first if it was trained with dropout. A trunk that cannot be run on each record
+    alone by vmap is run on one record after the other.
 
     >>> freeze_features(nn.Flatten(), torch.ones(3, 2, 2)).shape
     torch.Size([3, 4])
@@ -63,5 +70,26 @@ def freeze_features(trunk: nn.Module, inputs: Tensor, *, batch: int = 256) -> Te
     for name, layer in trunk.named_modules():
         fixed = not layer.training or not isinstance(layer, nn.modules.batchnorm._BatchNorm)
         need(fixed, "a batch norm in training mode mixes records", layer=name, remedy="call trunk.eval()")
-    pieces = [trunk(inputs[start : start + batch]) for start in range(0, max(len(inputs), 1), batch)]
+    pieces = [_outputs(trunk, inputs[start : start + batch]) for start in range(0, max(len(inputs), 1), batch)]
     return torch.cat(pieces)
+
+
+def _outputs(trunk: nn.Module, inputs: Tensor) -> Tensor:
+    """The outputs for a few records, each alone on a copy of the trunk."""
+    twins, state = Twins(trunk), trunk.state_dict(keep_vars=True)
+
+    def batch(inputs: Tensor) -> Tensor:
+        values = {name: value.detach().clone() for name, value in state.items()}
+        output: Tensor = functional_call(cast(nn.Module, twins.make()), values, (inputs,))
+        return output
+
+    def one(x: Tensor) -> Tensor:
+        return batch(x.unsqueeze(0)).squeeze(0)
+
+    if len(inputs) == 0:
+        return batch(inputs)
+    try:
+        found: Tensor = each_alone(one)(inputs)
+    except Exception:
+        found = torch.stack([one(x) for x in inputs])
+    return found

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.secret import ClippedScores
-from dpsrm.gradients.objective import Objective
+from dpsrm.gradients.checked import compare_losses
+from dpsrm.gradients.objective import Objective, Way
 
 _ROWS = 4096
 
@@ -28,7 +29,8 @@ def clipped_losses(
 ) -> ClippedScores:
     """offset + Σ_i clamp(f_i(point), 0, clip) for each point, in float64, 4096 examples at a time.
 
-    Guarantee: every example adds between 0 and `clip` to each sum, whatever it is.
+    Guarantee: every example adds between 0 and `clip` to each sum, whatever it is, and its loss depends on no other
+    (see `Objective`).
     Edge cases: a NaN loss counts as `clip` (as 0 if that is infinite); no examples give the offsets. Layers with
     randomness draw the same at every point.
     """
@@ -39,6 +41,8 @@ def clipped_losses(
         for j, point_P in enumerate(points):
             torch.set_rng_state(state)
             losses_B = objective.losses(point_P, inputs[cut], targets[cut]).double()
+            if objective.way is Way.BATCH:
+                compare_losses(objective, point_P, (inputs[cut], targets[cut]), losses_B)
             worst = clip if clip < float("inf") else 0.0
             sums_J[j] += torch.nan_to_num(losses_B, nan=worst, posinf=clip).clamp(0.0, clip).sum().cpu()
     return ClippedScores(secret=tuple(sums_J.tolist()), bound=clip, rows=len(inputs))

@@ -120,13 +120,14 @@ class Objective:
         """The B losses at the parameters `vector_P`, each example alone (under `Way.BATCH`: all in one call)."""
         inputs = dense(inputs)
         with self.explained(vector_P, inputs, targets):
-            if self.way is Way.BATCH:
+            if self.way is Way.BATCH and len(inputs):
                 return self.ready().batch(self.layout.split(vector_P), inputs, targets)
             if self.way is Way.LOOP or len(inputs) == 0:
                 return self._one_by_one(vector_P, inputs, targets)
             if self.way is Way.VMAP:
                 one, parameters = self.ready().one, self.layout.split(vector_P)
-                return each_alone(lambda x, y: one(parameters, x, y))(inputs, targets)
+                losses_B: Tensor = each_alone(lambda x, y: one(parameters, x, y))(inputs, targets)
+                return losses_B
         raise AssertionError(self.way)
 
     def _one_by_one(self, vector_P: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -177,6 +178,14 @@ class Objective:
         except Exception:
             return False
         return True
+
+    def discarded(self, vector_P: Tensor, one_input: Tensor, one_target: Tensor) -> list[str]:
+        """The buffers and frozen parameters that a pass over one example writes, all in vain."""
+        run = self.ready(copy=True)
+        before = {name: value.clone() for name, value in run.values.items()}
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            run.one(self.layout.split(vector_P), one_input.clone(), one_target)
+        return [name for name, value in run.values.items() if not _same(value, before[name])]
 
     def refuse_memory(self, vector_P: Tensor, inputs: Tensor, targets: Tensor) -> None:
         """Refuse module and loss if an example's loss is another after another example was seen.
@@ -244,6 +253,11 @@ def each_alone(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., 
             return vectorised(*args)
 
     return run
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors hold the same numbers."""
+    return torch.equal(x, y) or bool(((x == y) | ((x != x) & (y != y))).all())
 
 
 def dense(inputs: Tensor) -> Tensor:

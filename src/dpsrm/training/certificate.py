@@ -1,11 +1,18 @@
-"""The certificate: the guarantee in plain words, a pure function of the verified ledger."""
+"""The certificate: the guarantee in plain words, a pure function of the verified ledger.
+
+It is written before the ledger is closed, so that the closing line can bind it; it quotes the chain up to there.
+"""
 
 from __future__ import annotations
 
 import math
 
 from dpsrm.accounting import Guarantee, accountant, strict_epsilon
+from dpsrm.core.closing import Closing
+from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, UnprotectedRelease, ZcdpRelease
+from dpsrm.core.filter import fits_filter, whole_filter
+from dpsrm.core.isolation import Isolation
 from dpsrm.core.ledger import LedgerFacts
 
 _NOT_PROTECTED = """\
@@ -19,15 +26,38 @@ _NOT_PROTECTED = """\
 
 
 def prove(facts: LedgerFacts) -> Guarantee | None:
-    """The guarantee that the ledger's charges prove, or None for a run that promised none."""
-    if facts.header.delta is None:
+    """The guarantee that the ledger's charges prove, or None for a run that promised none.
+
+    Edge cases: a run that chose its releases as it went has the guarantee of its filter, fixed beforehand, not one of
+    what it happened to spend; `LedgerError` if it spent more than the filter allows.
+    """
+    header, spending = facts.header, facts.spending
+    if header.delta is None:
         return None
-    return strict_epsilon(accountant(facts.header.accountant), facts.spending, facts.header.delta)
+    if header.filter_rho is not None:
+        if not fits_filter(spending, header.filter_rho):
+            raise LedgerError(f"the charges exceed the zCDP filter that the ledger opens with: rho={header.filter_rho}")
+        spending = whole_filter(spending, header.filter_rho)
+    return strict_epsilon(accountant(header.accountant), spending, header.delta)
 
 
-def render(facts: LedgerFacts, guarantee: Guarantee | None, *, unit: str) -> str:
-    """The text of `certificate.md`."""
-    lines = ["# Privacy certificate", "", _promise(facts, guarantee, unit), ""]
+def isolation_sentence(isolation: Isolation) -> str:
+    """What the guarantee takes for granted about module and loss, in words."""
+    if isolation is Isolation.ALONE:
+        return "Every example was evaluated alone: none can enter another's contribution."
+    if isolation is Isolation.CHECKED:
+        return (
+            "The guarantee assumes, on the operator's word, that module and loss treat every example by itself; each "
+            "release compared a few random examples with what they give alone, which is no proof."
+        )
+    raise AssertionError(isolation)
+
+
+def render(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) -> str:
+    """The text of `certificate.md`; `closing` is the closing line that will follow, or that followed."""
+    lines = ["# Privacy certificate", "", _promise(facts, guarantee, closing.unit), ""]
+    assumed = "**An assumption.** " if closing.isolation is Isolation.CHECKED else ""
+    lines += [assumed + isolation_sentence(closing.isolation), ""]
     if not facts.header.private_randomness:
         lines += [
             "**Reproducible, not private.** The randomness came from a fixed seed: whoever knows the seed can remove "
@@ -38,13 +68,29 @@ def render(facts: LedgerFacts, guarantee: Guarantee | None, *, unit: str) -> str
     lines += [_row(charge) for charge in facts.spending.charges]
     lines += [
         "",
-        f"Charged before release in `ledger.jsonl` ({facts.lines} lines, chain head `{facts.head}`); "
-        f"{facts.released} releases made of {facts.spending.releases} charged. Model SHA-256 `{facts.model_sha256}`.",
-        "Check it with `dpsrm verify`.",
+        *_filtered(facts),
+        f"Charged before release in `ledger.jsonl` ({facts.charged[0]} lines, chain head `{facts.charged[1]}`, then a "
+        f"closing line over this folder); {closing.released} releases made of {facts.spending.releases} charged.",
+        f"Clipped sums by the {closing.engine} engine.",
         "",
-        _NOT_PROTECTED.format(unit=unit),
+        "| file | SHA-256 |",
+        "|---|---|",
+        *(f"| {name} | `{closing.files[name]}` |" for name in sorted(closing.files) if name != "certificate.md"),
+        "",
+        "Check it with `dpsrm verify`; with `--expect` and the chain's last head, if that was written down elsewhere "
+        "when the run ended, the check also covers a folder rewritten as a whole.",
+        "",
+        _NOT_PROTECTED.format(unit=closing.unit),
     ]
     return "\n".join(lines)
+
+
+def _filtered(facts: LedgerFacts) -> list[str]:
+    """For a run that chose its releases as it went: what bounds them."""
+    if facts.header.filter_rho is None:
+        return []
+    limit = f"ρ = {facts.header.filter_rho:.6g}"
+    return [f"These were chosen as the run went; it would have stopped before the sum of their ρ exceeded {limit}.", ""]
 
 
 def _promise(facts: LedgerFacts, guarantee: Guarantee | None, unit: str) -> str:

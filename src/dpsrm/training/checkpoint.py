@@ -19,8 +19,8 @@ from torch import Tensor
 
 from dpsrm.core.errors import DpsrmError, ResumeError
 from dpsrm.core.events import Adjacency, Charge, Spending, event_from_json, event_to_json
+from dpsrm.core.files import write_atomically
 from dpsrm.core.randomness import Streams
-from dpsrm.training.files import write_atomically
 from dpsrm.training.settings import Performance
 from dpsrm.training.tree import flatten, unflatten
 

@@ -7,13 +7,16 @@ import importlib.metadata
 import json
 import platform
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.training.files import write_atomically
+from dpsrm.core.files import write_atomically
 from dpsrm.training.keys import destroy_keys
+from dpsrm.training.lock import hold_lock
 
 PRIVATE_NOTE = """\
 Not for publication. Everything in this folder is an exact function of private records (losses, gradient norms, clip
@@ -53,6 +56,11 @@ class RunFolder:
         return self.path / "certificate.md"
 
     @property
+    def bound(self) -> tuple[Path, ...]:
+        """The published files whose digests stand in the ledger's closing line: all but the ledger."""
+        return self.config, self.environment, self.model, self.certificate
+
+    @property
     def private(self) -> Path:
         """For the operator's eyes only."""
         return self.path / "private"
@@ -68,16 +76,26 @@ class RunFolder:
         return self.private / "checkpoint.safetensors"
 
     @property
+    def lock(self) -> Path:
+        """Held by the process that trains here."""
+        return self.private / "lock"
+
+    @property
     def is_run(self) -> bool:
         """Whether the folder is a run, perhaps one killed while it was being made or removed, and nothing but a run."""
         if not self.path.is_dir():
             return False
-        parts = (self.config, self.environment, self.private, self.ledger, self.model, self.certificate)
+        parts = (*self.bound, self.private, self.ledger)
         found = {path.name.removesuffix(".tmp").removesuffix(".part") for path in self.path.iterdir()}
         return self.ledger.exists() or found <= {path.name for path in parts}
 
-    def create(self, *, overwrite: bool = False) -> None:
-        """Make the folder; an existing run is removed only if `overwrite`, and nothing but a run ever is."""
+    @contextmanager
+    def create(self, *, overwrite: bool = False) -> Iterator[None]:
+        """Make the folder and hold it; an existing run is emptied only if `overwrite`, and nothing but a run ever is.
+
+        Guarantee: nobody else trains in the folder meanwhile, or has it overwritten (see `hold`). The folder itself and
+        its lock stay when a run is overwritten, so there is no moment at which two could take it.
+        """
         if self.path.exists():
             need(
                 overwrite,
@@ -86,16 +104,55 @@ class RunFolder:
                 remedy="choose another --out, go on with that run by --resume if it was interrupted, or --overwrite it "
                 "(what it spent stays spent)",
             )
-            need(self.is_run, "only a run folder can be overwritten", out=str(self.path), remedy="choose another --out")
+            self._need_run()
         try:
-            if self.path.exists():
-                destroy_keys(self.keys)
-                shutil.rmtree(self.path)
-            self.private.mkdir(parents=True)
+            self.path.mkdir(parents=True, exist_ok=overwrite)
+            self.private.mkdir(exist_ok=overwrite)
             self.private.chmod(0o700)
-            (self.private / "README.txt").write_text(PRIVATE_NOTE)
         except OSError as error:
             raise InputError(f"cannot create the run folder {self.path}: {error}; choose another --out") from error
+        with self.hold():
+            self._need_run()
+            try:
+                self._empty()
+                (self.private / "README.txt").write_text(PRIVATE_NOTE)
+            except OSError as error:
+                raise InputError(f"cannot empty the run folder {self.path}: {error}; choose another --out") from error
+            yield
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Be the only process in this folder, and in the runs inside it; the lock ends with the process.
+
+        Edge cases: `InputError` if another process trains here, or into a reference run inside `private/`.
+        """
+        with ExitStack() as held:
+            held.enter_context(hold_lock(self.lock))
+            for inner in sorted(self.private.glob("**/private/lock")):
+                held.enter_context(hold_lock(inner))
+            yield
+
+    def _need_run(self) -> None:
+        """Refuse to remove anything that is not a run."""
+        need(self.is_run, "only a run folder can be overwritten", out=str(self.path), remedy="choose another --out")
+
+    def _empty(self) -> None:
+        """Remove everything but the lock, the key first."""
+        destroy_keys(self.keys)
+        for each in [*self.path.iterdir(), *self.private.iterdir()]:
+            if each in (self.private, self.lock):
+                continue
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
+
+    def digests(self, *paths: Path) -> dict[str, str]:
+        """The SHA-256 of some of the run's files, by name; `InputError` if one cannot be read."""
+        try:
+            return {path.name: sha256_of(path) for path in paths}
+        except OSError as error:
+            raise InputError(f"a file of the run cannot be read: {error}; put it back, or train a new run") from error
 
     def forget(self) -> None:
         """Destroy the key and remove the checkpoint of a run that has ended."""

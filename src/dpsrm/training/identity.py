@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpsrm.core.errors import InputError, ResumeError
+from dpsrm.core.errors import ResumeError
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Records, RecordSource
 from dpsrm.gradients import Objective
@@ -75,13 +75,7 @@ def _module_bytes(objective: Objective, records: RecordSource, streams: Streams)
     inputs, targets = records.take(np.arange(min(_PROBE, len(records))))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(0)
-        try:
-            yield bytes_of(objective.losses(probe_P, inputs, targets))
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            shapes = f"inputs {tuple(inputs.shape)}, targets {tuple(targets.shape)} of {targets.dtype}"
-            raise InputError(f"the module and loss must take the records ({shapes}): {error}") from error
+        yield bytes_of(objective.losses(probe_P, inputs, targets))
 
 
 def _described(tensor: Tensor) -> bytes:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from dpsrm.core.chain import sync_directory
 from dpsrm.core.errors import InputError, ResumeError
+from dpsrm.core.files import read_limited
 from dpsrm.core.randomness import Streams
-from dpsrm.training.files import read_limited
 
 _LIMIT = 4096
 

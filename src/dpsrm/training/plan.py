@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 from dpsrm.accounting import Guarantee, accountant, calibrate_noise
@@ -19,6 +21,7 @@ from dpsrm.core.events import (
     UnprotectedRelease,
     ZcdpRelease,
 )
+from dpsrm.core.filter import fits_filter, whole_filter, zcdp_sum
 from dpsrm.core.ledger import Header
 from dpsrm.methods import Method, Schedule, Stage
 from dpsrm.training.settings import Privacy
@@ -34,7 +37,8 @@ class Plan:
     """What a run will release, decided and verified before it touches a record.
 
     `noise_multiplier` 0 is the non-private reference, whose predicted ledger says ε = ∞. For an adaptive method
-    `spending` is only what it would release at its first prices; the budget is kept by refusing what does not fit.
+    `spending` is only what it would release at its first prices; the budget is kept by a zCDP filter (core/filter.py):
+    what would bring the sum of all ρ above `filter_rho`, fixed here, is refused; the guarantee is that of the filter.
     """
 
     n: int
@@ -44,6 +48,7 @@ class Plan:
     noise_multiplier: float
     spending: Spending
     guarantee: Guarantee | None
+    filter_rho: float | None = None
 
     @property
     def foreseen(self) -> Spending:
@@ -52,24 +57,8 @@ class Plan:
 
     @property
     def reserved(self) -> Spending:
-        """The most that may ever be charged: the prediction, or all of ε as zCDP if the method decides as it goes."""
-        if not self.method.adaptive or self.privacy is None:
-            return self.spending
-        only = all(isinstance(charge.event, ZcdpRelease) for charge in self.spending.charges)
-        need(only, "an adaptive method shares a budget only if all its releases are priced in zCDP")
-        within, beyond = 0.0, 1e-12
-        while self._zcdp_epsilon(beyond) <= self.privacy.epsilon:
-            within, beyond = beyond, 2 * beyond
-        while beyond - within > 1e-4 * beyond:
-            middle = (within + beyond) / 2
-            within, beyond = (
-                (middle, beyond) if self._zcdp_epsilon(middle) <= self.privacy.epsilon else (within, middle)
-            )
-        return Spending.of([Charge(ZcdpRelease(rho=beyond), 1)], adjacency=self.spending.adjacency)
-
-    def _zcdp_epsilon(self, rho: float) -> float:
-        """ε of ρ-zCDP by the plan's accountant."""
-        return self.epsilon_of(Spending.of([Charge(ZcdpRelease(rho=rho), 1)], adjacency=self.spending.adjacency))
+        """The most that may ever be charged: the prediction, or the whole filter if the method decides as it goes."""
+        return self.spending if self.filter_rho is None else whole_filter(self.spending, self.filter_rho)
 
     def sampling(self, batch: int) -> Sampling:
         """How a batch of this size is drawn."""
@@ -83,15 +72,32 @@ class Plan:
             delta=None if self.privacy is None else self.privacy.delta,
             accountant="none" if self.privacy is None else self.privacy.accountant,
             private_randomness=private_randomness,
+            filter_rho=self.filter_rho,
         )
 
     def epsilon_of(self, spending: Spending) -> float:
-        """ε of `spending` at the promised δ, by the plan's accountant."""
+        """ε of `spending` at the promised δ, by the plan's accountant.
+
+        For an adaptive method it is that of the whole filter from the first release on, and above the promised ε if
+        (and only if) the filter does not allow `spending`.
+        """
         if self.privacy is None:
             return float("inf")
+        if self.filter_rho is not None:
+            return self._filtered_epsilon(spending, self.filter_rho, self.privacy)
         if self.guarantee is not None and spending == self.spending:
             return self.guarantee.epsilon
         return accountant(self.privacy.accountant).epsilon(spending, self.privacy.delta).epsilon
+
+    def _filtered_epsilon(self, spending: Spending, limit: float, privacy: Privacy) -> float:
+        """`epsilon_of` where a filter decides."""
+        if not spending.charges:
+            return 0.0
+        if fits_filter(spending, limit):
+            return privacy.epsilon if self.guarantee is None else self.guarantee.epsilon
+        rho = zcdp_sum(spending)
+        beyond = math.nextafter(privacy.epsilon, math.inf)
+        return math.inf if rho is None else max(beyond, _zcdp_guarantee(float(rho), privacy).epsilon)
 
 
 def noise_for(method: Method, schedule: Schedule, *, n: int, privacy: Privacy) -> float:
@@ -127,6 +133,7 @@ def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | 
             f"more than the allowed {privacy.epsilon:.6g}; take fewer steps or leave the noise to calibration"
             + (f" ({guarantee.reason})" if guarantee.reason else "")
         )
+    filter_rho = largest_filter(spending, privacy) if method.adaptive else None
     return Plan(
         n=n,
         schedule=schedule,
@@ -134,8 +141,38 @@ def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | 
         privacy=privacy,
         noise_multiplier=s,
         spending=spending,
-        guarantee=guarantee,
+        guarantee=guarantee if filter_rho is None else _zcdp_guarantee(filter_rho, privacy),
+        filter_rho=filter_rho,
     )
+
+
+def largest_filter(spending: Spending, privacy: Privacy) -> float:
+    """ρ*: the largest, within a thousandth, for which ρ*-zCDP costs at most ε; no less than `spending` needs."""
+    needed = zcdp_sum(spending)
+    need(needed is not None, "an adaptive method must price all its releases in zCDP")
+    within = _rounded_up(needed or Fraction(0))
+    step, beyond = 1e-3, math.inf
+    if not _zcdp_guarantee(within, privacy).epsilon <= privacy.epsilon:
+        within, beyond = 0.0, within
+    while beyond > within * (1 + 1e-3):
+        candidate = within * (1 + step) if beyond == math.inf else (within + beyond) / 2
+        if _zcdp_guarantee(candidate, privacy).epsilon <= privacy.epsilon:
+            within, step = candidate, 2 * step
+        else:
+            beyond = candidate
+    return within
+
+
+def _rounded_up(value: Fraction) -> float:
+    """The least float that is not below `value`."""
+    near = float(value)
+    return near if Fraction(near) >= value else math.nextafter(near, math.inf)
+
+
+def _zcdp_guarantee(rho: float, privacy: Privacy) -> Guarantee:
+    """What ρ-zCDP costs, by the promised accountant."""
+    spending = Spending.of([Charge(ZcdpRelease(rho=rho), 1)], adjacency=privacy.adjacency)
+    return accountant(privacy.accountant).epsilon(spending, privacy.delta)
 
 
 def predict(stages: tuple[Stage, ...], *, n: int, privacy: Privacy, noise_multiplier: float) -> Spending:

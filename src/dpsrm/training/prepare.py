@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.core.events import event_to_json
+from dpsrm.core.isolation import Isolation
 from dpsrm.core.randomness import Streams
 from dpsrm.data import RecordSource, as_records
-from dpsrm.gradients import Objective, PerExampleLoss
+from dpsrm.gradients import Objective, PerExampleLoss, Way
 from dpsrm.methods import (
     Method,
     NonconvexPenalty,
@@ -28,7 +29,7 @@ from dpsrm.methods import (
 from dpsrm.training.config import Settings, plain, settings_to_dict
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.settings import OPTIMIZERS
-from dpsrm.training.targets import need_targets
+from dpsrm.training.targets import need_isolated, need_targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,9 @@ def prepare(
     planner: Callable[..., Plan] = make_plan,
 ) -> Prepared:
     """Check everything that can be checked, calibrate the noise, and predict the ledger (by `planner`)."""
-    records, objective = as_records(data), Objective.of(module, loss)
+    records, objective = as_records(data), Objective.of(module, loss, way=_way(settings))
     need_targets(objective, records)
+    need_isolated(objective, records, performance=settings.performance)
     start_P = objective.layout.read(module)
     method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records))
     plan = planner(method, schedule, n=len(records), privacy=settings.privacy)
@@ -84,6 +86,16 @@ def prepare(
         walk=walk,
         output=output,
     )
+
+
+def _way(settings: Settings) -> Way:
+    """How module and loss are run on a batch."""
+    isolation = Isolation.ALONE if settings.privacy is None else settings.privacy.isolation
+    if isolation is Isolation.CHECKED:
+        return Way.BATCH
+    if isolation is Isolation.ALONE:
+        return Way.LOOP if settings.performance.engine == "loop" else Way.VMAP
+    raise AssertionError(isolation)
 
 
 def resolve(

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
+from safetensors.torch import save_model
 from torch import nn
 
 from dpsrm.accounting import Guarantee
 from dpsrm.core.chain import GENESIS
-from dpsrm.core.errors import LedgerError
+from dpsrm.core.closing import Closing
 from dpsrm.core.events import Spending
+from dpsrm.core.files import write_atomically
+from dpsrm.core.isolation import Isolation
 from dpsrm.core.ledger import Ledger, read_ledger
+from dpsrm.gradients import ENGINES, Engine, Way
 from dpsrm.training.certificate import prove, render
 from dpsrm.training.checkpoint import Checkpoint, Pacemaker, write_checkpoint
-from dpsrm.training.files import write_atomically
-from dpsrm.training.folder import RunFolder, sha256_of
+from dpsrm.training.folder import RunFolder
 from dpsrm.training.loop import Keeper, Parts, Progress, Watcher, run_loop
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
@@ -28,12 +29,17 @@ from dpsrm.training.prepare import Prepared
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished run: the trained module, what it cost, and where everything lies."""
+    """A finished run: the trained module, what it cost, and where everything lies.
+
+    `head` is the ledger's last hash. Written down elsewhere, it lets `verify(run, expect=head)` notice also a folder
+    that was rewritten as a whole.
+    """
 
     module: nn.Module
     plan: Plan
     guarantee: Guarantee | None
     folder: RunFolder
+    head: str
 
     @property
     def epsilon(self) -> float:
@@ -43,7 +49,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A prepared run and its folder; `facts` go into every checkpoint."""
+    """A prepared run and its folder; `facts` go into every checkpoint.
+
+    Among them are the digests of the files written before the run began, so that it is closed over these.
+    """
 
     prepared: Prepared
     folder: RunFolder
@@ -63,24 +72,28 @@ class Session:
             theta_P, released = run_loop(p.plan, parts, watch=_both(note, watch))
         p.objective.layout.write(p.objective.module, theta_P)
         _save_model(p.objective.module, self.folder)
-        ledger.close(released=released, model_sha256=sha256_of(self.folder.model))
-        return self.certify()
+        return self._finish(ledger, released=released, by=parts.engine)
 
-    def certify(self) -> Run:
-        """Certify what the ledger on disk proves, then destroy the key: the run is finished."""
+    def _finish(self, ledger: Ledger, *, released: int, by: Engine) -> Run:
+        """Certify what the ledger on disk proves, close it over all that is published, then destroy the key.
+
+        A run killed before the closing line makes its last releases, its model and its certificate again, the same to
+        the byte; one killed after it is finished.
+        """
         p, folder = self.prepared, self.folder
         facts = read_ledger(folder.ledger)
-        if sha256_of(folder.model) != facts.model_sha256:
-            raise LedgerError(f"{folder.model} is not the model the ledger was closed with")
-        try:
-            load_model(p.objective.module, str(folder.model))
-        except (SafetensorError, RuntimeError) as error:
-            raise LedgerError(f"{folder.model} does not fit the module: {error}") from error
         guarantee = prove(facts)
-        text = render(facts, guarantee, unit=p.settings.record)
-        write_atomically(folder.certificate, text.encode())
+        closing = Closing(
+            released=released,
+            unit=p.settings.record,
+            isolation=Isolation.CHECKED if p.objective.way is Way.BATCH else Isolation.ALONE,
+            engine=_name_of(by),
+            files={**self.facts["files"], **folder.digests(folder.model)},
+        )
+        write_atomically(folder.certificate, render(facts, guarantee, closing).encode())
+        ledger.close(replace(closing, files={**closing.files, **folder.digests(folder.certificate)}))
         folder.forget()
-        return Run(module=p.objective.module, plan=p.plan, guarantee=guarantee, folder=folder)
+        return Run(module=p.objective.module, plan=p.plan, guarantee=guarantee, folder=folder, head=ledger.position[1])
 
     def _keeper(self, ledger: Ledger) -> Keeper:
         """Writes checkpoints when they are due."""
@@ -98,6 +111,11 @@ class Session:
             output=p.output.state_dict(),
         )
         write_checkpoint(self.folder.checkpoint, checkpoint, p.streams)
+
+
+def _name_of(chosen: Engine) -> str:
+    """What settings call this engine ("auto" is none)."""
+    return next(name for name, kind in ENGINES.items() if kind is type(chosen))
 
 
 def _save_model(module: nn.Module, folder: RunFolder) -> None:

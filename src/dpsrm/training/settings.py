@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency, Scheme
+from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import AUTO, ENGINES, Layout
 from dpsrm.methods import DECAYS, OUTPUTS, ConstantStep, CorrectedAdam, OptimizerStep, Schedule, Stepper
 
@@ -38,7 +39,7 @@ OPTIMIZERS: dict[str, StepperFactory] = {
     "rmsprop": partial(_torch, torch.optim.RMSprop),
     "adagrad": partial(_torch, torch.optim.Adagrad),
 }
-"""Step rules a config file can name; the Python interface takes any optimizer factory."""
+"""Step rules, by the names that settings and config files use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,8 @@ class Privacy:
     """The promise: (ε, δ)-differential privacy under `adjacency`, proved by `accountant` for `sampling`.
 
     The noise is calibrated to spend ε exactly, unless `noise_multiplier` (std ÷ sensitivity) fixes it; ε is then a
-    limit that the run may not exceed.
+    limit that the run may not exceed. `isolation` says how it is known that no example's contribution depends on
+    another: "alone", by running each example alone; or "checked", by your word and a few comparisons at every release.
     """
 
     epsilon: float
@@ -55,15 +57,17 @@ class Privacy:
     sampling: Scheme = Scheme.POISSON
     accountant: str = "pld"
     noise_multiplier: float | None = None
+    isolation: Isolation = Isolation.ALONE
 
     def __post_init__(self) -> None:
-        """Refuse promises that are none."""
+        """Refuse an ε, δ or noise with which nothing is promised."""
         need(0 < self.epsilon < math.inf, "epsilon must be positive and finite", epsilon=self.epsilon)
         need(0 < self.delta < 1, "delta must lie strictly between 0 and 1", delta=self.delta, remedy="try 1e-5")
         s = self.noise_multiplier
         need(s is None or 0 < s < math.inf, "the noise multiplier must be positive and finite", noise_multiplier=s)
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
         object.__setattr__(self, "sampling", Scheme(self.sampling))
+        object.__setattr__(self, "isolation", Isolation(self.isolation))
 
 
 @dataclass(frozen=True, kw_only=True)

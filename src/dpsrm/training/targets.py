@@ -1,14 +1,20 @@
-"""Labels that the loss cannot take, found before anything is charged."""
+"""Labels that the loss cannot take, and modules that remember records: found before anything is charged."""
 
 from __future__ import annotations
+
+import logging
 
 import numpy as np
 import torch
 
 from dpsrm.core.errors import need
 from dpsrm.data import Records, RecordSource
-from dpsrm.gradients import Objective
+from dpsrm.gradients import AUTO, LinearEngine, Objective
+from dpsrm.gradients.objective import dense
 from dpsrm.training.models import binary_loss, multiclass_loss
+from dpsrm.training.settings import Performance
+
+_log = logging.getLogger(__name__)
 
 
 def need_targets(objective: Objective, records: RecordSource) -> None:
@@ -23,7 +29,10 @@ def need_targets(objective: Objective, records: RecordSource) -> None:
     if objective.loss not in (binary_loss, multiclass_loss):
         return
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        outputs = objective.module(records.take(np.arange(1))[0])
+        run = objective.ready(copy=True)
+        outputs = run.outputs(
+            objective.layout.split(objective.layout.read(objective.module)), records.inputs[:1].clone()
+        )
     classes = 2 if objective.loss is binary_loss else outputs.shape[-1]
     targets = records.targets
     wrong = torch.nonzero((targets < 0) | (targets >= classes if classes > 2 else targets > 1))
@@ -37,3 +46,23 @@ def need_targets(objective: Objective, records: RecordSource) -> None:
         label=targets[row].tolist(),
         remedy="give the module an output per class, or correct the label",
     )
+
+
+def need_isolated(objective: Objective, records: RecordSource, *, performance: Performance) -> None:
+    """Refuse module and loss that cannot be run on each record alone, or that remember records outside of themselves.
+
+    Says, once, which buffers or frozen parameters they write: those writes are discarded.
+
+    Edge cases: the closed form of a linear model runs neither.
+    """
+    if performance.engine in (AUTO, "linear") and LinearEngine.applies(objective):
+        return
+    theta_P = objective.layout.read(objective.module)
+    inputs, targets = records.take(np.arange(min(2, len(records))))
+    objective.refuse_memory(theta_P, inputs, targets)
+    written = objective.discarded(theta_P, dense(inputs)[0], targets[0])
+    if written:
+        _log.warning(
+            "what the module writes into %s is discarded: every record starts from the module as it was given",
+            ", ".join(written),
+        )

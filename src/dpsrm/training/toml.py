@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from dpsrm.core.errors import InputError
-from dpsrm.training.files import read_limited, write_atomically
+from dpsrm.core.files import read_limited, write_atomically
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from dpsrm.accounting.budget import read_budget, reserve
+from dpsrm.accounting.position import IN_RUN, need_reserved, write_position
 from dpsrm.core.errors import DpsrmError, ResumeError
-from dpsrm.core.ledger import Ledger, read_ledger
+from dpsrm.core.ledger import Ledger, mend_ledger, read_ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.gradients import Layout, PerExampleLoss
 from dpsrm.training.checkpoint import Checkpoint, read_checkpoint
@@ -44,7 +45,7 @@ def train(
         loss: (outputs, targets) → one loss per example.
         data: `Records`, a torch Dataset, or a pair of arrays or tensors (inputs, targets).
         settings: the promise, the method, the schedule.
-        out: the run folder, which must not exist (or be a run, with `overwrite`).
+        out: the run folder, which must not exist (or be a run in which no process trains, with `overwrite`).
         watch: called after every step, for progress bars; what it is told under `private` must not be published.
         about: further public facts for config.toml (which file, which preprocessing).
 
@@ -56,19 +57,18 @@ def train(
     """
     prepared = prepare(module, loss, data, settings, Streams.choose(settings.seed))
     folder = RunFolder(Path(out))
-    with _reservation(prepared, folder):
-        folder.create(overwrite=overwrite)
-    write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
-    folder.write_environment()
-    threads = settings.performance.threads_for(prepared.objective.layout.size)
-    facts = {**prepared.facts(), "threads": threads}
-    session = Session(prepared=prepared, folder=folder, facts=facts)
-    if settings.performance.resumable:
-        facts["identity"] = identity_of(prepared.objective, prepared.records, prepared.streams)
-        keep_keys(folder.keys, prepared.streams)
-        session.begin()
-    with Ledger(folder.ledger, prepared.plan.header(private_randomness=prepared.streams.private)) as ledger:
-        return session.run(ledger, watch=watch)
+    with _begun(prepared, folder, overwrite=overwrite):
+        write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
+        folder.write_environment()
+        threads = settings.performance.threads_for(prepared.objective.layout.size)
+        facts = {**prepared.facts(), "threads": threads, "files": folder.digests(folder.config, folder.environment)}
+        session = Session(prepared=prepared, folder=folder, facts=facts)
+        if settings.performance.resumable:
+            facts["identity"] = identity_of(prepared.objective, prepared.records, prepared.streams)
+            keep_keys(folder.keys, prepared.streams)
+            session.begin()
+        with Ledger(folder.ledger, prepared.plan.header(private_randomness=prepared.streams.private)) as ledger:
+            return session.run(ledger, watch=watch)
 
 
 def resume(run: Path | str, module: nn.Module, loss: PerExampleLoss, data: Any, *, watch: Watcher | None = None) -> Run:
@@ -85,51 +85,71 @@ def resume(run: Path | str, module: nn.Module, loss: PerExampleLoss, data: Any, 
     records, θ and noise: no new information, so no new charge. Nothing else ever gets their noise: settings, plan,
     records, module, loss, versions and CPU must be what they were, or `ResumeError` is raised and nothing is released.
 
-    Edge cases: a run killed before its first checkpoint had charged nothing and is refused: start it anew. One killed
-    after its ledger was closed only gets its certificate. A finished run is refused (and what is left of its key, if
-    it was killed while destroying it, is destroyed).
+    Edge cases: a run killed before its first checkpoint had charged nothing and is refused: start it anew. A finished
+    run, whose ledger has its closing line, is refused (and what is left of its key, if it was killed before it was
+    destroyed, is destroyed). So is one in whose folder a process trains.
     """
     folder = RunFolder(Path(run))
     if not folder.path.is_dir():
         raise ResumeError(f"a run is a folder; got {str(run)!r}")
-    if _closed(folder) and folder.certificate.exists():
-        folder.forget()
-        raise ResumeError(f"{run} is finished: there is nothing to resume")
+    with folder.hold() if folder.private.is_dir() else nullcontext():
+        _need_unfinished(folder)
+        need_reserved(folder.path)
+        session, checkpoint = _reopened(folder, module, loss, data)
+        with _ledger(folder, session.prepared, checkpoint) as ledger:
+            return session.run(ledger, watch=watch, after=checkpoint)
+
+
+def _need_unfinished(folder: RunFolder) -> None:
+    """Refuse a run that ended, and tidy up after it if it was killed while it did; refuse one that never began."""
+    if _closed(folder):
+        if folder.private.is_dir():
+            mend_ledger(folder.ledger)
+            folder.forget()
+        raise ResumeError(f"{folder.path} is finished: there is nothing to resume")
     if not folder.checkpoint.exists():
-        raise ResumeError(f"{run} has no checkpoint: it had not begun, or was not to be resumed; train with overwrite")
+        raise ResumeError(
+            f"{folder.path} has no checkpoint: it had not begun, or was not to be resumed; train with overwrite"
+        )
+
+
+def _reopened(folder: RunFolder, module: nn.Module, loss: PerExampleLoss, data: Any) -> tuple[Session, Checkpoint]:
+    """The session of an interrupted run, standing where its checkpoint stood."""
     streams = read_keys(folder.keys)
     checkpoint = read_checkpoint(folder.checkpoint, streams, parameters=Layout.of(module).size)
     settings = settings_from(checkpoint.facts["settings"])
     need_same("settings", checkpoint.facts["settings"], _written(folder), "restore config.toml, or train a new run")
+    files = folder.digests(folder.config, folder.environment)
+    need_same("published files", checkpoint.facts["files"], files, "restore them, or train a new run")
     prepared = prepare(module, loss, data, settings, streams)
     _need_same_run(checkpoint, prepared)
-    session = Session(prepared=prepared, folder=folder, facts=checkpoint.facts)
-    if _closed(folder):
-        return session.certify()
     _restore(prepared, checkpoint)
-    with _ledger(folder, prepared, checkpoint) as ledger:
-        return session.run(ledger, watch=watch, after=checkpoint)
+    return Session(prepared=prepared, folder=folder, facts=checkpoint.facts), checkpoint
 
 
 @contextmanager
-def _reservation(prepared: Prepared, folder: RunFolder) -> Iterator[None]:
-    """Reserve all the run may release in the shared budget, once the folder was made; a refused run leaves no folder.
+def _begun(prepared: Prepared, folder: RunFolder, *, overwrite: bool) -> Iterator[None]:
+    """Make the run folder and hold it; reserve all the run may release, if it shares a budget.
 
-    What would be refused anyway is refused before, so that nothing is overwritten for nothing.
+    What the budget would refuse anyway is refused before, so that nothing is overwritten for nothing; a run that it
+    refuses afterwards, because another was faster, leaves no folder.
     """
     if prepared.settings.budget is None:
-        yield
+        with folder.create(overwrite=overwrite):
+            yield
         return
-    path, spending = Path(prepared.settings.budget), prepared.plan.reserved
-    found = read_budget(path)
+    path, spending, run = Path(prepared.settings.budget), prepared.plan.reserved, folder.path.resolve()
+    found = read_budget(path, near=[run])
     data = found.digest(record_bytes(prepared.records))
     found.need_room(spending, data)
-    yield
-    try:
-        reserve(path, spending, run=str(folder.path.resolve()), data=data)
-    except DpsrmError:
-        shutil.rmtree(folder.path)
-        raise
+    with folder.create(overwrite=overwrite):
+        try:
+            position = reserve(path, spending, run=str(run), data=data)
+        except DpsrmError:
+            shutil.rmtree(folder.path)
+            raise
+        write_position(folder.path / IN_RUN, position)
+        yield
 
 
 def _closed(folder: RunFolder) -> bool:

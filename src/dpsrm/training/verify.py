@@ -1,16 +1,18 @@
-"""Check a run folder: the chain, the budget, the model's digest and the certificate's words."""
+"""Check a run folder: the chain, the budget, and every byte that is published against the ledger's closing line."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpsrm.accounting import Guarantee
-from dpsrm.core.errors import DpsrmError, InputError
+from dpsrm.accounting.position import need_reserved
+from dpsrm.core.closing import Closing
+from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.ledger import LedgerFacts, read_ledger
 from dpsrm.training.certificate import prove, render
 from dpsrm.training.folder import RunFolder, sha256_of
-from dpsrm.training.toml import read_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,45 +29,79 @@ class Verification:
         return not self.problems
 
 
-def verify(run: Path) -> Verification:
-    """Recompute ε from the ledger of `run` and compare everything that can be published with it.
+def verify(run: Path, *, expect: str | None = None) -> Verification:
+    """Recompute ε from the ledger of `run` and compare everything that is published with it.
+
+    Args:
+        expect: the ledger's last hash, written down elsewhere when the run ended (`Run.head`).
+
+    Guarantee: with `expect`, every published byte is what it was then (SHA-256). Without it, published files and ledger
+    agree with each other; whoever rewrites all of them together is not noticed.
 
     Edge cases: a run that was stopped has no closing line; its charges still count and it is reported as unfinished.
     """
     folder = RunFolder(run)
     if not run.is_dir():
         raise InputError(f"a run is a folder; got {str(run)!r}; give the folder that --out named")
+    known = expect is None or re.fullmatch("[0-9a-f]{64}", expect) is not None
+    need(known, "a chain head has 64 hexadecimal digits", expect=expect, remedy="copy all that training printed")
     try:
         facts = read_ledger(folder.ledger)
         guarantee = prove(facts)
     except DpsrmError as error:
         return Verification(problems=(str(error),), guarantee=None, facts=None)
-    problems = _budget_problems(facts, guarantee)
-    if facts.closed:
-        problems += _file_problems(folder, facts, guarantee)
+    problems = _head_problems(facts, expect) + _budget_problems(folder, facts, guarantee)
+    if facts.closing is not None:
+        problems += _file_problems(folder, facts.closing) + _word_problems(folder, facts, guarantee, facts.closing)
     else:
         problems += ["the run is unfinished: the ledger has no closing line (its charges count all the same)"]
     return Verification(problems=tuple(problems), guarantee=guarantee, facts=facts)
 
 
-def _budget_problems(facts: LedgerFacts, guarantee: Guarantee | None) -> list[str]:
-    """Spending above the promise."""
-    if guarantee is None or facts.header.epsilon is None or guarantee.epsilon <= facts.header.epsilon:
+def _head_problems(facts: LedgerFacts, expect: str | None) -> list[str]:
+    """Another chain than the one that was written down."""
+    if expect is None or facts.head == expect:
         return []
-    return [f"the ledger's charges cost epsilon={guarantee.epsilon:.6g}, above the promised {facts.header.epsilon:.6g}"]
+    return [f"the ledger ends with {facts.head}, not with the expected head: it is not the one that was written down"]
 
 
-def _file_problems(folder: RunFolder, facts: LedgerFacts, guarantee: Guarantee | None) -> list[str]:
-    """A model or a certificate that is not the one the ledger closed with."""
+def _budget_problems(folder: RunFolder, facts: LedgerFacts, guarantee: Guarantee | None) -> list[str]:
+    """Spending above the promise, and a shared budget that no longer holds what this run reserved."""
     problems = []
-    if facts.released is None or facts.released > facts.spending.releases:
-        problems.append(f"{facts.released} releases were made of {facts.spending.releases} charged")
+    allowed = facts.header.epsilon
+    if guarantee is not None and allowed is not None and not guarantee.epsilon <= allowed:
+        problems.append(f"the ledger's charges cost epsilon={guarantee.epsilon:.6g}, above the promised {allowed:.6g}")
     try:
-        if sha256_of(folder.model) != facts.model_sha256:
-            problems.append("model.safetensors is not the model this run produced")
-        unit = str(read_toml(folder.config).get("record"))
-        if folder.certificate.read_text() != render(facts, guarantee, unit=unit):
+        need_reserved(folder.path)
+    except DpsrmError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _file_problems(folder: RunFolder, closing: Closing) -> list[str]:
+    """Published files that are not those the ledger was closed over: changed, missing, or too many."""
+    problems = []
+    for path in folder.bound:
+        try:
+            if sha256_of(path) != closing.files.get(path.name):
+                problems.append(f"{path.name} was changed: it is not the one the ledger was closed with")
+        except OSError as error:
+            problems.append(f"{path.name} is missing or cannot be read: {error.strerror}")
+    expected = {path.name for path in (*folder.bound, folder.ledger, folder.private)}
+    extra = sorted(path.name for path in folder.path.iterdir() if path.name not in expected)
+    return problems + [f"{name} is not part of the run: the ledger was not closed over it" for name in extra]
+
+
+def _word_problems(folder: RunFolder, facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) -> list[str]:
+    """A certificate that says something else than the ledger, and a closing line that cannot be."""
+    problems = []
+    if not 0 <= closing.released <= facts.spending.releases:
+        problems.append(f"{closing.released} releases were made of {facts.spending.releases} charged")
+    if set(closing.files) != {path.name for path in folder.bound}:
+        problems.append(f"the ledger was closed over other files than a run has: {sorted(closing.files)}"[:200])
+    try:
+        if folder.certificate.read_bytes() != render(facts, guarantee, closing).encode():
             problems.append("certificate.md does not say what the ledger proves")
-    except (OSError, ValueError) as error:
-        problems.append(f"the run folder is incomplete or malformed: {error}")
+    except OSError:
+        pass  # named already, as missing
     return problems

@@ -35,9 +35,7 @@ class Measure:
 
     def plus(self, other: Measure) -> Measure:
         """The measure of two blocks, which lie in different coordinates, together."""
-        return Measure(
-            self.square_B + other.square_B, self.doubt_B + other.doubt_B, self.spread_B + other.spread_B
-        )
+        return Measure(self.square_B + other.square_B, self.doubt_B + other.doubt_B, self.spread_B + other.spread_B)
 
 
 class Block(Protocol):

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
+from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost.assemble import agree, blocks
 from dpsrm.gradients.ghost.blocks import Block, Measure
-from dpsrm.gradients.ghost.mixture import Combination, Mixture
 from dpsrm.gradients.ghost.look import Look, look, need_rules
+from dpsrm.gradients.ghost.mixture import Combination, Mixture
 from dpsrm.gradients.ghost.recorder import Recording, record
 from dpsrm.gradients.ghost.rounding import CHUNKED, DOUBT, MOST_PIECES
-from dpsrm.gradients.objective import Objective, dense
+from dpsrm.gradients.objective import Objective, Way, dense
 from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Part, Query, need_few, part_factors, refuse_excess
 from dpsrm.gradients.rows import Tally
 
@@ -110,15 +111,19 @@ class GhostEngine:
         mixture = Mixture.of(query)
         found = blocks(recordings, mixture)
         losses_B = recordings[0].losses_B
+        losses = [recording.losses_B for recording in recordings]
         del recordings
         tally.rows += len(losses_B)
         tally.loss += float(losses_B[torch.isfinite(losses_B)].double().sum())
-        self._add_blocks(tally, mixture, found, losses_B)
+        measures = _measures(mixture, list(found.values()), losses_B)
+        if self.objective.way is Way.BATCH:
+            self._compare(query, batch, losses, measures)
+        self._add_blocks(tally, mixture, found, measures)
 
-    def _add_blocks(self, tally: Tally, mixture: Mixture, found: dict[str, Block], losses_B: Tensor) -> None:
-        """Measure, clip and add the gradients of one piece."""
-        lengths = self._lengths(tally, mixture, list(found.values()), losses_B)
-        weights = {atom: torch.zeros_like(losses_B, dtype=torch.float64) for atom in mixture.atoms}
+    def _add_blocks(self, tally: Tally, mixture: Mixture, found: dict[str, Block], measures: Sequence[Measure]) -> None:
+        """Clip and add the gradients of one piece."""
+        lengths = self._lengths(tally, mixture, list(found.values()), measures)
+        weights = {atom: torch.zeros_like(lengths[0].factor_B) for atom in mixture.atoms}
         for part, mixed, length in zip(tally.query.parts, mixture.parts, lengths, strict=True):
             for atom, c in mixed.items():
                 weights[atom] += part.weight * c * length.factor_B
@@ -137,15 +142,18 @@ class GhostEngine:
             recordings.append(record(self.objective, point_P, batch, modules=modules))
         return recordings
 
-    def _lengths(self, tally: Tally, mixture: Mixture, found: list[Block], losses_B: Tensor) -> list[Length]:
+    def _compare(
+        self, query: Query, batch: tuple[Tensor, Tensor], losses: Sequence[Tensor], measures: Sequence[Measure]
+    ) -> None:
+        """Compare a few random examples of a batched pass with what they give alone."""
+        inputs, targets = batch
+        for i in chosen(len(inputs)):
+            norms = [float(measure.square_B[i].sqrt()) for measure in measures]
+            seen = Seen([float(losses_B[i]) for losses_B in losses], norms)
+            compare_parts(self.objective, query, (inputs[i], targets[i]), seen)
+
+    def _lengths(self, tally: Tally, mixture: Mixture, found: list[Block], measures: Sequence[Measure]) -> list[Length]:
         """The clip factor of every part and example; zero for examples that are not finite."""
-        zero_B = torch.zeros_like(losses_B, dtype=torch.float64)
-        measures = []
-        for mixed in mixture.parts:
-            measure = Measure(zero_B, zero_B, zero_B)
-            for block in found if mixed else ():
-                measure = measure.plus(block.measure(mixed))
-            measures.append(measure)
         finite_B = torch.stack([torch.isfinite(m.square_B + m.doubt_B + m.spread_B) for m in measures]).all(dim=0)
         tally.nonfinite += int((~finite_B).sum())
         if not bool(finite_B.all()):
@@ -159,6 +167,18 @@ class GhostEngine:
             tally.clipped[index] += int((finite_B & (upper_B > part.clip)).sum()) if part.weight > 0 else 0
             lengths.append(_length(upper_B, measure, part, finite_B, margin=margin))
         return lengths
+
+
+def _measures(mixture: Mixture, found: Sequence[Block], losses_B: Tensor) -> list[Measure]:
+    """What is known about the norm of every part and example."""
+    zero_B = torch.zeros_like(losses_B, dtype=torch.float64)
+    measures = []
+    for mixed in mixture.parts:
+        measure = Measure(zero_B, zero_B, zero_B)
+        for block in found if mixed else ():
+            measure = measure.plus(block.measure(mixed))
+        measures.append(measure)
+    return measures
 
 
 @dataclass(frozen=True)

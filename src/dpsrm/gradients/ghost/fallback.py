@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dpsrm.core.errors import need
-from dpsrm.gradients.ghost.tap import Tapped, show, tap
+from dpsrm.gradients.ghost.tap import Tapped, show, spread, tap
 from dpsrm.gradients.ghost.terms import Rows, Term
 from dpsrm.gradients.objective import Objective, Pass
 
@@ -34,7 +34,7 @@ class ModuleCall(Tapped):
     given: tuple[Tensor, ...]
     seed: Tensor
     seen: list[tuple[Tensor, int | None]] = field(default_factory=list)
-    rooted: bool = False
+    tapped: bool = False
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], int]:
@@ -44,6 +44,7 @@ class ModuleCall(Tapped):
     def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
         """Remember the inputs, and tap the output; what is the same for all examples is kept as it was given."""
         pairs = zip(self.given, inputs, strict=True)
+        self.tapped = True
         self.seen = [(given.detach(), None) if x is None else (x.detach(), 0) for given, x in pairs]
         return tap(output, self.seed, self)
 
@@ -95,7 +96,10 @@ def _pause(recorder: Recorder) -> Any:
 
 
 def _resume(name: str, objective: Objective, recorder: Recorder, *, cut: bool) -> Any:
-    """A hook that records the call and starts the rules again; the gradients are later taken on a twin without hooks."""
+    """A hook that records the call and starts the rules again; its gradients are taken on a twin without hooks.
+
+    An output that is the same for all examples (a weight made of other parameters) becomes one for each of them.
+    """
 
     def hook(child: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor:
         need(isinstance(output, Tensor), "a module without a rule must return one tensor", module=type(child).__name__)
@@ -106,6 +110,10 @@ def _resume(name: str, objective: Objective, recorder: Recorder, *, cut: bool) -
         twin = clean.module.get_submodule(name)
         call = ModuleCall(None, name, twin, parameters, values, args, recorder.seed)
         recorder.calls.append(call)
-        return show(call, output.detach() if cut else output, *args)
+        output = output.detach() if cut else output
+        shown = show(call, output, *args)
+        if call.tapped or recorder.example is None:
+            return shown
+        return show(call, spread(output, recorder.example), *args)
 
     return hook

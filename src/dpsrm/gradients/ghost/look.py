@@ -57,7 +57,7 @@ def need_rules(objective: Objective, leaks: Sequence[str]) -> None:
     """Refuse a batched pass in which a parameter is used as no rule knows: only vmap could help there."""
     if objective.way is Way.BATCH:
         raise IsolationError(
-            f"isolation = \"checked\" needs a rule for every use of a parameter, with the examples in the first "
+            f'isolation = "checked" needs a rule for every use of a parameter, with the examples in the first '
             f'dimension; there is none for {", ".join(leaks)}; use performance.engine = "loop"'
         )
 

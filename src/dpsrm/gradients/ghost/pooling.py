@@ -6,6 +6,7 @@ the other way round. So the way there runs with the channels last, and the way b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -50,11 +51,9 @@ class _Pooling:
         self.done = True
         images = output.flatten(0, 1)
         quicker = images.shape[1] >= 6 and images.device.type == "cpu" and images.is_contiguous()
-        if quicker:
-            pooled = _Pool.apply(images, *self.settings)  # type: ignore[no-untyped-call]
-        else:
-            pooled = F.max_pool2d(images, *self.settings)
-        return cast(Tensor, pooled.unflatten(0, output.shape[:2]))
+        run = cast(Callable[..., Tensor], _Pool.apply if quicker else F.max_pool2d)
+        pooled = run(images, *self.settings)
+        return pooled.view(*output.shape[:2], *pooled.shape[1:])
 
 
 def max_pool(

@@ -13,7 +13,7 @@ factors are combinations of few tensors, so that few Gram matrices serve all par
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -69,7 +69,9 @@ class OuterBlock:
         spread_B = sum(((lefts[m] * sizes[m]).sum(1) for m in rights), _ZERO).square()
         left_B, right_B = (sum((x.sum(1) for x in each.values()), _ZERO) for each in (lefts, sizes))
         share = max((sum(map(abs, r.values())) for r in rights.values()), default=0.0)
-        lost_B = tiny(dtype) * terms * (right_B**2 + (1 + share**2) * left_B**2 + (len(rights) * any_left.shape[1]) ** 2)
+        lost_B = (
+            tiny(dtype) * terms * (right_B**2 + (1 + share**2) * left_B**2 + (len(rights) * any_left.shape[1]) ** 2)
+        )
         return Measure(square_B.clamp_min(0), gamma(terms + 16, dtype) * spread_B + 2 * lost_B, spread_B)
 
     def _square(self, rights: Rights) -> Tensor:
@@ -127,15 +129,21 @@ class OuterBlock:
             total_P += self.order((right_NO.T @ left_NI).flatten())
 
     def _add_chunks(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
-        """Add `chunk` examples at a time."""
-        total_OI = None
-        for left, right_BTO in self._scaled(weights).items():
-            for left_CNI, right_CNO in _chunks(self.left[left], right_BTO, self.chunk):
-                sums_COI = torch.bmm(right_CNO.transpose(1, 2), left_CNI)
-                found_OI = sums_COI.sum(0, dtype=torch.float64)
-                total_OI = found_OI if total_OI is None else total_OI.add_(found_OI)
-        if total_OI is not None:
-            total_P += self.order(total_OI.flatten())
+        """Add `chunk` examples at a time; a chunk's sum over all left factors is added in float64."""
+        scaled = self._scaled(weights)
+        whole = len(next(iter(scaled.values()))) // self.chunk * self.chunk
+        for cut, chunks in ((slice(0, whole), whole // self.chunk), (slice(whole, None), 1)):
+            sums_COI = None
+            for left, right_BTO in scaled.items():
+                left_CNI, right_CNO = (x[cut].reshape(chunks, -1, x.shape[2]) for x in (self.left[left], right_BTO))
+                if right_CNO.numel() == 0:
+                    continue
+                right_CON = right_CNO.transpose(1, 2)
+                sums_COI = (
+                    torch.bmm(right_CON, left_CNI) if sums_COI is None else sums_COI.baddbmm_(right_CON, left_CNI)
+                )
+            for sum_OI in () if sums_COI is None else sums_COI:
+                total_P += self.order(sum_OI.flatten())
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""
@@ -197,15 +205,6 @@ def _inner(x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
     if x_BTD.shape[1] == 1:
         return (x_BTD * y_BTD).sum(2, keepdim=True)
     return torch.bmm(x_BTD, y_BTD.transpose(1, 2))
-
-
-def _chunks(left_BTI: Tensor, right_BTO: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """`size` examples with all their positions as one matrix of many, (C, size·T, ·); then what is left over."""
-    whole = len(left_BTI) // size * size
-    for start, count in ((0, whole // size), (whole, 1)):
-        left, right = (x[start : whole if start == 0 else None] for x in (left_BTI, right_BTO))
-        if len(left):
-            yield left.reshape(count, -1, left.shape[2]), right.reshape(count, -1, right.shape[2])
 
 
 def _flat(left_BTI: Tensor, right_BTO: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """One recorded forward and backward pass: every call of a function with parameters, its inputs and output gradients.
 
-Each example runs alone, under vmap. The parameters are passed by value, and each recorded call gets a copy that asks for
-no gradient; the call's output goes through a tap, which sees the output's gradient on the way back. Whatever uses a
+Each example runs alone, under vmap. The parameters are passed by value, and each recorded call gets a copy that asks
+for no gradient; the call's output goes through a tap, which sees the output's gradient on the way back. Whatever uses a
 parameter without being recorded leaves a trace, because then autograd finds a gradient for it: a leak.
 """
 
@@ -40,7 +40,7 @@ class Call(Tapped):
     data: str
     seed: Tensor
     x: Tensor | None = None
-    shape: torch.Size = torch.Size()
+    shape: tuple[int, ...] = ()
     version: int = 0
     rooted: bool = False
 

@@ -14,14 +14,14 @@ import torch
 CHUNKED = 2.0**-9
 """What is clipped gives up so much more, 0.2 %, where a few examples at a time are added in float32."""
 
-DOUBT = 2.0**-7
+DOUBT = 2.0**-9
 """A squared norm that may be off by more than this share of itself is taken again in float64 before it decides."""
 
 MOST_PIECES = 2.0**24
-"""How long an example's weighted pieces may be together, in clips, at most: beyond, float64 could not add them either."""
+"""How long an example's weighted pieces may be together, in clips: beyond, float64 could not add them either."""
 
 _SMALL, _SHORT = 2**14, 128
-_ALLOWANCE = 16
+_ALLOWANCE = 8
 """How many times longer than their sum an example's pieces may be together before it is added in float64."""
 
 
