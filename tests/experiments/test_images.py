@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ import torch
 
 from dpsrm.data import Records, public
 from dpsrm.data.public import PublicFile
-from dpsrm.experiments import pretraining
+from dpsrm.experiments import images, pretraining
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.images import Images
 from dpsrm.experiments.networks import cnn4, cnn5, cnn6_head, cnn6_trunk, seeded
 from dpsrm.experiments.pretraining import CIFAR_PIXELS, Pretraining, features, trunk
-from dpsrm.experiments.problems import ABOUT, load_problem
+from dpsrm.experiments.problems import ABOUT, load_problem, prepare_problem
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.reproduction import Reproduction, Wanted
 from dpsrm.experiments.runner import Lab, run_recipe
@@ -157,7 +158,7 @@ def cifar(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_pretraining_and_features_are_kept_under_their_fingerprint(cifar):
+def test_pretraining_and_features_are_kept_under_their_fingerprint(cifar, monkeypatch):
     recipe, titles = Pretraining(epochs=1, batch=10), []
 
     def track(items, total, title):
@@ -178,17 +179,25 @@ def test_pretraining_and_features_are_kept_under_their_fingerprint(cifar):
     assert torch.allclose(found[1], alone[0], rtol=2e-3, atol=1e-4)
     features(first, "x", cifar, pixels=pixels, track=track)
     assert titles[1:] == ["CNN6: features of x"]
+    titles.clear()
+    monkeypatch.setattr(images, "trunk", partial(trunk, recipe=recipe))
+    for _ in range(2):
+        prepare_problem("cifar10-cnn6", cifar, track)
+    assert titles == ["CNN6: features of cifar-10-train", "CNN6: features of cifar-10-test"]
+    problem = load_problem("cifar10-cnn6", cifar)
+    assert problem.train.inputs.shape == (200, 2048)
+    assert problem.facts["trunk"] == first.digest
 
 
 def test_folding_batch_norm_changes_nothing():
     torch.manual_seed(0)
     normalised = cnn6_trunk(normalised=True)
-    images = 3 * torch.randn(16, 3, 32, 32) + 1
+    batch = 3 * torch.randn(16, 3, 32, 32) + 1
     for _ in range(3):
-        normalised(images)
+        normalised(batch)
     normalised.eval()
     folded = pretraining._folded(normalised)
-    assert torch.allclose(folded(images), normalised(images), atol=1e-4)
+    assert torch.allclose(folded(batch), normalised(batch), atol=1e-4)
     assert list(folded.state_dict()) == list(cnn6_trunk().state_dict())
 
 

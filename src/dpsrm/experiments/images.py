@@ -19,7 +19,7 @@ from dpsrm.data.images import read_cifar, read_idx_pair, scaled
 from dpsrm.data.public import image_files
 from dpsrm.experiments.held_out import held_out
 from dpsrm.experiments.networks import ACTIVATIONS, cnn4, cnn5, cnn6_head, seeded
-from dpsrm.experiments.pretraining import CIFAR_PIXELS, features, trunk
+from dpsrm.experiments.pretraining import CIFAR_PIXELS, features, features_file, trunk
 from dpsrm.experiments.tracking import Track
 from dpsrm.gradients import Layout, PerExampleLoss, multiclass_loss
 
@@ -92,6 +92,15 @@ def load_images(name: str, folder: Path, *, track: Track) -> Images:
         facts: dict[str, str | float] = {"trunk": frozen.digest, "trunk_accuracy": frozen.accuracy}
         return Images(name, train, test, _networks("CNN6", cnn6_head), facts=facts)
     raise AssertionError(name)
+
+
+def prepare_images(name: str, folder: Path, *, track: Track) -> None:
+    """Have everything on disk that `load_images` reads, so that several processes can call it at once."""
+    image_files("mnist" if name == "mnist" else "cifar-10", folder)
+    if name == "cifar10-cnn6":
+        frozen = trunk(folder, track=track)
+        if not all(features_file(frozen, f"cifar-10-{part}", folder).exists() for part in ("train", "test")):
+            load_images(name, folder, track=track)
 
 
 def _cifar10(folder: Path) -> list[tuple[Tensor, Tensor]]:

@@ -83,12 +83,17 @@ def trunk(folder: Path, *, recipe: Pretraining | None = None, track: Track = sil
     return Trunk(module=module.eval().requires_grad_(False), digest=digest, accuracy=accuracy)
 
 
+def features_file(frozen: Trunk, name: str, folder: Path) -> Path:
+    """Where the features of a set are kept."""
+    return folder / "cnn6" / f"features-{name}-{frozen.digest}.safetensors"
+
+
 def features(frozen: Trunk, name: str, folder: Path, *, pixels: Tensor, track: Track = silent) -> Tensor:
     """The trunk's features (N, 2048) of `pixels` (N, 3, 32, 32), computed once and kept as half-precision numbers.
 
     `name` tells the parts of a set apart, such as "cifar-10-train".
     """
-    path = folder / "cnn6" / f"features-{name}-{frozen.digest}.safetensors"
+    path = features_file(frozen, name, folder)
     if not path.exists():
         pieces = torch.split(pixels, _PIECE)
         with torch.no_grad():

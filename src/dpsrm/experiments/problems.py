@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.data import Records, SparseRecords
-from dpsrm.experiments.images import load_images
+from dpsrm.data.public import public_files
+from dpsrm.experiments.images import load_images, prepare_images
 from dpsrm.experiments.logistic import load_logistic
 from dpsrm.experiments.tracking import Track, silent
 from dpsrm.gradients import PerExampleLoss
@@ -114,6 +115,14 @@ ABOUT: dict[str, About] = {
     "cifar10-cnn6": _images(50000, (2.0, 4.0, 8.0), "CNN6"),
 }
 """By the problem's name."""
+
+
+def prepare_problem(name: str, folder: Path, track: Track) -> None:
+    """Download and compute, once, what is not in the data folder yet."""
+    if ABOUT[name].images:
+        prepare_images(name, folder, track=track)
+    else:
+        public_files(name, folder)
 
 
 def load_problem(name: str, folder: Path, track: Track = silent) -> Problem:

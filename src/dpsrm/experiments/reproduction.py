@@ -9,7 +9,7 @@ from pathlib import Path
 from dpsrm.core.errors import need
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.image_spaces import image_spaces
-from dpsrm.experiments.problems import ABOUT, About, load_problem
+from dpsrm.experiments.problems import ABOUT, About, prepare_problem
 from dpsrm.experiments.recipes import Recipe, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import Lab, missing, run_jobs
@@ -119,7 +119,7 @@ class Reproduction:
         """Run what is missing, keeping each result as it comes."""
         jobs = missing(self.lab, self.problem, recipes, seeds, validation=validation)
         if jobs:
-            load_problem(self.problem, self.lab.data, self.track)  # so that not every worker downloads or pretrains
+            prepare_problem(self.problem, self.lab.data, self.track)  # here, so that not every worker does it
             for _ in self.track(run_jobs(self.lab, jobs, workers=self.workers), len(jobs), title):
                 pass
 
