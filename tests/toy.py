@@ -3,7 +3,7 @@
 import torch
 
 from dpsrm.data import Records
-from dpsrm.experiments.problems import Problem
+from dpsrm.experiments.logistic import Logistic
 from dpsrm.experiments.recipes import Recipe
 
 RECIPE = Recipe(
@@ -19,4 +19,4 @@ def toy_problem():
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(600, 6, generator=generator)
     y = (X[:, 0] + 0.5 * torch.randn(600, generator=generator) > 0).long()
-    return Problem("toy", Records(X[:400], y[:400]), Records(X[400:], y[400:]))
+    return Logistic("toy", Records(X[:400], y[:400]), Records(X[400:], y[400:]))

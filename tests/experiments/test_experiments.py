@@ -11,7 +11,7 @@ from scipy.optimize import approx_fprime
 from dpsrm.core.errors import InputError
 from dpsrm.data import public as public_data
 from dpsrm.data.public import PublicFile, public_files
-from dpsrm.experiments.problems import REGULARISER, measures
+from dpsrm.experiments.logistic import REGULARISER
 from dpsrm.experiments.recipes import Recipe, papers_noise, with_papers_noise
 from dpsrm.experiments.runner import Lab, missing, run_recipe
 from toy import RECIPE, toy_problem
@@ -28,7 +28,7 @@ def test_measures_are_those_of_the_objective(problem):
         loss = np.mean(np.logaddexp(0, logits) - problem.train.targets.numpy() * logits)
         return loss + REGULARISER * np.sum(at**2 / (1 + at**2))
 
-    found = measures(problem, theta)
+    found = problem.measures("", theta)
     at = theta.double().numpy()
     assert found["train_objective"] == pytest.approx(objective(at), rel=1e-6)
     assert found["gradient_norm"] == pytest.approx(np.linalg.norm(approx_fprime(at, objective, 1e-7)), rel=1e-4)

@@ -10,7 +10,7 @@ from dpsrm.accounting import runs_to_gamma, searched_guarantee
 from dpsrm.core.errors import InputError
 from dpsrm.experiments.runner import Lab
 from dpsrm.experiments.spaces import SPACES
-from dpsrm.experiments.tuning import RUNS, Search, read_tuned, tune, write_tuned
+from dpsrm.experiments.tuning import LONG, Search, read_tuned, tune, write_tuned
 
 SPACE = next(space for space in SPACES if space.label == "DP-GD")
 
@@ -59,8 +59,8 @@ def test_the_search_finds_the_optimum_and_can_be_interrupted(tmp_path):
     for tuned, epsilon in ((low, 0.2), (high, 0.5)):
         assert tuned.recipe.epsilon == epsilon
         assert tuned.validation_objective == pytest.approx(0.3)
-        assert tuned.epsilon_with_tuning == searched_guarantee(epsilon, 1e-5, runs=RUNS + 1)[0] > 10 * epsilon
-    assert max(first.runs.values()) <= RUNS
+        assert tuned.epsilon_with_tuning == searched_guarantee(epsilon, 1e-5, runs=LONG.runs + 1)[0] > 10 * epsilon
+    assert max(first.runs.values()) <= LONG.runs == 170
     again = Bench(tmp_path)
     assert tune(again.lab, "a9a", (0.2, 0.5), again, spaces=[SPACE]) == [low, high]
     assert sum(again.runs.values()) == 0

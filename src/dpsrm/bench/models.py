@@ -8,23 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-def cnn4() -> nn.Module:
-    """The paper's MNIST network: conv 16@8×8 s2 p3, pool, conv 32@4×4 s2, pool, fc 32, fc 10."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 16, 8, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1)),
-        *(nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten()),
-        *(nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10)),
-    )
-
-
-def cnn5() -> nn.Module:
-    """The paper's CIFAR network: conv 6@5, pool, conv 16@5, pool, fc 120, 84, 10."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-    )
+from dpsrm.experiments.networks import cnn4, cnn5
 
 
 def mlp() -> nn.Module:

@@ -15,6 +15,7 @@ from dpsrm.cli.budget import budget
 from dpsrm.cli.demo import demo
 from dpsrm.cli.methods import methods
 from dpsrm.cli.plan import plan
+from dpsrm.cli.pretrain import pretrain
 from dpsrm.cli.reproduce import reproduce
 from dpsrm.cli.train import train
 from dpsrm.cli.verify import verify
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, methods, plan, account, calibrate, verify, reproduce):
+for command in (demo, train, methods, plan, account, calibrate, verify, pretrain, reproduce):
     app.command()(command)
 app.add_typer(budget, name="budget")
 app.add_typer(bench, name="bench")

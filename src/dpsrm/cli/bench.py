@@ -54,7 +54,7 @@ def linear(
     """
     from dpsrm.bench.linear import run
     from dpsrm.data.public import data_folder, public_files
-    from dpsrm.experiments.problems import FEATURES
+    from dpsrm.experiments.logistic import FEATURES
 
     train_file, _ = public_files(data, data_folder(data_dir))
     with err.status("measuring"):

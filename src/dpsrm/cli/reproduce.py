@@ -2,50 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from dpsrm.cli.show import err, out, print_json
+from dpsrm.cli.show import out, print_json, track
 from dpsrm.core.errors import need
+
+if TYPE_CHECKING:
+    from dpsrm.experiments.tables import Row
+
+_Kind = TypeVar("_Kind", str, float)
 
 
 def reproduce(
-    problem: Annotated[str, typer.Argument(help="a9a or ijcnn1.")],
+    problem: Annotated[str, typer.Argument(help="a9a, ijcnn1, mnist, cifar10-cnn5 or cifar10-cnn6.")],
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
     results: Annotated[Path, typer.Option(help="Where results are kept, and found again.")] = Path("results"),
     trials: Annotated[int, typer.Option(help="Trials per row.")] = 30,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     tune: Annotated[bool, typer.Option(help="Search settings on a part of the training set first.")] = False,
     quick: Annotated[
-        bool, typer.Option(help="Two trials of the tuned rows at ε = 0.5: the picture in a minute.")
+        bool, typer.Option(help="Two trials of the tuned rows at the second ε: for a9a the picture in a minute.")
     ] = False,
+    epsilon: Annotated[list[float] | None, typer.Option(help="Only this budget (may be repeated).")] = None,
+    model: Annotated[list[str] | None, typer.Option(help='Only this model, as "CNN4 tanh" (may be repeated).')] = None,
+    method: Annotated[list[str] | None, typer.Option(help='Only this row, as "DP-SRM" (may be repeated).')] = None,
     from_results: Annotated[bool, typer.Option(help="Make table and figures without running anything.")] = False,
     docs: Annotated[
         Path | None, typer.Option(help="Write tables, figures and report here (else RESULTS/report).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Reproduce the paper's nonconvex logistic regression on a9a or ijcnn1.
+    """Reproduce the paper's nonconvex logistic regression (a9a, ijcnn1) or its convolutional networks.
 
     Example: dpsrm reproduce a9a --data-dir data --quick
     """
     from dpsrm.data.public import data_folder
-    from dpsrm.experiments.reproduction import EPSILONS, Reproduction, publish
+    from dpsrm.experiments.reproduction import Reproduction, Wanted, publish
     from dpsrm.experiments.runner import Lab
-    from dpsrm.experiments.tables import BRIEF, HEAD, cells
 
     need(trials >= 1, "trials must be 1 or more", trials=trials)
     lab = Lab(data_folder(data_dir).resolve(), results)
-    work = Reproduction(problem=problem, lab=lab, workers=workers, track=_track)
+    work = Reproduction(problem=problem, lab=lab, workers=workers, track=track)
+    about = work.about
+    budgets = (about.epsilons[1],) if quick and not epsilon else _known(epsilon, about.epsilons, "epsilon")
+    wanted = Wanted(epsilons=budgets, models=_known(model, about.models, "model"), methods=tuple(method or ()))
     if tune and not from_results:
-        work.tune()
-    recipes = work.recipes((0.5,) if quick else EPSILONS)
+        work.tune(wanted)
+    recipes = work.recipes(wanted)
     if not from_results:
         work.run(recipes, range(2 if quick else trials))
     found = work.rows(recipes)
@@ -54,18 +63,25 @@ def reproduce(
     if as_json:
         print_json({"problem": problem, "report": str(report), "rows": [row.to_json() for row in found]})
         return
-    title = f"{problem}: means of trials ± 95 % confidence, δ = 1e-5, replace-one"
-    columns = [Column(name, no_wrap=name != "method") for name in BRIEF]
-    table = Table(*columns, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for row in found:
-        told = dict(zip(HEAD, cells(row), strict=True))
-        table.add_row(*(told[name] for name in BRIEF))
-    out.print(table)
+    out.print(_table(problem, found))
     out.print(f"All columns, figures, and what agrees with the paper: {report}")
 
 
-def _track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:
-    """A bar with the time left."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=err) as bar:
-        yield from bar.track(jobs, total=total, description=title)
+def _known(asked: Sequence[_Kind] | None, known: Sequence[_Kind], name: str) -> tuple[_Kind, ...]:
+    """What was asked for, each of which must be known."""
+    for each in asked or ():
+        need(each in known, f"{name} must be one of {', '.join(map(str, known))}", got=each)
+    return tuple(asked or ())
+
+
+def _table(problem: str, found: Sequence[Row]) -> Table:
+    """The rows in the columns that fit into a terminal."""
+    from dpsrm.experiments.tables import cells, columns
+
+    shown = [column for column in columns(problem) if column.brief]
+    heads = [Column(column.head, no_wrap=column.head not in ("method", "model")) for column in shown]
+    title = f"{problem}: means of trials ± 95 % confidence, δ = 1e-5, replace-one"
+    table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for row in found:
+        table.add_row(*cells(row, shown))
+    return table

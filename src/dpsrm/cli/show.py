@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 out = Console()
 err = Console(stderr=True)
 
 METRICS = {"log_loss": "log-loss", "auc": "AUC", "error": "0/1 error"}
+
+
+def track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:
+    """Pass jobs on under a bar with the time left."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=err) as bar:
+        yield from bar.track(jobs, total=total, description=title)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -14,38 +14,42 @@ class Comparison:
     """One method at one ε.
 
     (a) the paper's number; (b) its settings under its own noise formula, whose real ε is `papers_noise.epsilon_proved`;
-    (c) ours under the tight accountant, without replacement as in the paper, and Poisson beside it.
+    (c) ours under the tight accountant, without replacement as in the paper, and Poisson beside it; one of them at
+    least. The verdict is on the former if there is one.
     """
 
     method: str
     epsilon: float | None
     paper: PaperRow
     papers_noise: Row | None
-    wor: Row
+    wor: Row | None
     poisson: Row | None
 
     @property
     def verdict(self) -> str:
         """Whether ours agrees with the paper's number, given both confidence intervals."""
-        difference = self.wor.test_objective - self.paper.objective
-        if abs(difference) <= self.wor.ci["test_objective"] + self.paper.objective_spread:
+        ours = self.wor or self.poisson
+        if ours is None:
+            raise AssertionError(self.method)
+        difference = ours.value - self.paper.value
+        if abs(difference) <= ours.ci[ours.criterion] + self.paper.objective_spread:
             return "agrees"
         return f"{abs(difference):.4f} {'better' if difference < 0 else 'worse'}"
 
 
 def compare(rows: Sequence[Row], problem: str) -> list[Comparison]:
-    """Every row of the paper's table that we have; its own method once as it was run and once as we run it best."""
+    """Every row of the paper's table that we have for one model; its own method as it was run and as we run it best."""
     found = []
     for (method, epsilon), paper in PAPER[problem].items():
         names = [method]
         if method == FAMILY:
-            best = _best(rows, epsilon, "wor", family=True)
-            names = [f"{FAMILY}, paper's settings", *([best.method] if best else [])]
+            best = _best(rows, epsilon, "wor", family=True) or _best(rows, epsilon, "poisson", family=True)
+            names = list(dict.fromkeys([f"{FAMILY}, paper's settings", *([best.method] if best else [])]))
         for name in names:
             wor = _find(rows, name, epsilon, "wor")
-            if wor is not None:
+            poisson = _find(rows, name, epsilon, "poisson")
+            if wor is not None or poisson is not None:
                 other = _find(rows, f"{name}, paper's noise", epsilon, "wor")
-                poisson = _find(rows, name, epsilon, "poisson")
                 found.append(
                     Comparison(method=name, epsilon=epsilon, paper=paper, papers_noise=other, wor=wor, poisson=poisson)
                 )
@@ -60,23 +64,18 @@ def leaders(rows: Sequence[Row]) -> list[str]:
             best, own = (_best(rows, epsilon, sampling, family=only) for only in (False, True))
             if best is None or own is None:
                 continue
-            text = f"ε = {epsilon:g}, {words}: {best.method} is best, {_figure(best)}"
+            text = f"ε = {epsilon:g}, {words}: {best.method} is best, {best.interval}"
             if best is own:
                 second = _best([row for row in rows if not row.method.startswith(FAMILY)], epsilon, sampling)
-                text += f"; the best rival is {second.method}, {_figure(second)}" if second else ""
+                text += f"; the best rival is {second.method}, {second.interval}" if second else ""
             else:
-                text += f"; the best of the DP-SRM family is {own.method}, {_figure(own)}"
+                text += f"; the best of the DP-SRM family is {own.method}, {own.interval}"
             sentences.append(text + ".")
     return sentences
 
 
-def _figure(row: Row) -> str:
-    """A row's objective with its confidence."""
-    return f"{row.test_objective:.4f} ± {row.ci['test_objective']:.4f}"
-
-
 def _best(rows: Sequence[Row], epsilon: float | None, sampling: str, *, family: bool = False) -> Row | None:
-    """The row with the lowest test objective; full-batch methods compete under either sampling."""
+    """The row with the lowest criterion; full-batch methods compete under either sampling."""
     full = ("DP-GD", "DP-AGD")
     fitting = [
         row
@@ -86,7 +85,7 @@ def _best(rows: Sequence[Row], epsilon: float | None, sampling: str, *, family: 
         and not row.method.endswith("paper's noise")
         and (row.method.startswith(FAMILY) or not family)
     ]
-    return min(fitting, key=lambda row: row.test_objective, default=None)
+    return min(fitting, key=lambda row: row.value, default=None)
 
 
 def _find(rows: Sequence[Row], method: str, epsilon: float | None, sampling: str) -> Row | None:

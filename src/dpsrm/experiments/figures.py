@@ -1,8 +1,12 @@
-"""The paper's figures: objective and gradient norm against passes over the data, with 95 % confidence bands."""
+"""The paper's figures with 95 % confidence bands.
+
+Logistic regression: objective and gradient norm against passes; networks: test error against iterations and time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from dpsrm.experiments.paper import FAMILY
+from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.runner import Lab
 
@@ -22,39 +27,54 @@ _RIVALS = ("#0072b2", "#56b4e9", "#009e73", "#666666", "#8d6e63", "#1a237e", "#9
 """Warm colours, thick lines for the DP-SRM family; cold ones, dashed, for its rivals."""
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One half of a figure: which column of the curves against what, in words and on which scale."""
+
+    column: int
+    against: str
+    xlabel: str
+    ylabel: str
+    title: str
+    factor: float = 1.0
+    log: bool = False
+
+
+_PASSES = "passes (records drawn ÷ n)"
+_LOGISTIC = (
+    Panel(1, "passes", _PASSES, "training objective", "{problem}, ε = {epsilon:g}, δ = 1e-5, without replacement"),
+    Panel(2, "passes", _PASSES, "‖∇F‖", "norm of the full gradient", log=True),
+)
+_IMAGES = (
+    Panel(1, "steps", "iterations", "test error, %", "{problem}, ε = {epsilon:g}, δ = 1e-5, Poisson", factor=100),
+    Panel(1, "seconds", "processor seconds, planning included", "test error, %", "the same against time", factor=100),
+)
+"""The seconds of a point are its share of the trial's: all steps of a trial cost the same, to a few per cent."""
+
+
 def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: float, stem: Path) -> list[Path]:
-    """Write `stem`.png and .svg: training objective and full gradient norm of every private recipe at `epsilon`.
+    """Write `stem`.png and .svg: the two panels of the problem, with every private recipe at `epsilon`.
 
     Edge cases: without any curve at `epsilon` nothing is written, and no path returned.
     """
-    found = [
-        (recipe, curve)
-        for recipe in recipes
-        if recipe.epsilon == epsilon and (curve := _curves(lab.read(problem, recipe))) is not None
-    ]
+    tried = [(recipe, lab.read(problem, recipe)) for recipe in recipes if recipe.epsilon == epsilon]
+    found = [(recipe, trials) for recipe, trials in tried if any(trial.get("curve") for trial in trials)]
     if not found:
         return []
     figure = Figure(figsize=(12, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    ends, colours = [], {True: cycle(_OWN), False: cycle(_RIVALS)}
-    for recipe, curves in found:
-        own = recipe.label.startswith(FAMILY)
-        colour = next(colours[own])
-        style = {"color": colour, "linewidth": 2.4 if own else 1.4, "linestyle": "-" if own else "--"}
-        for axes, column in ((left, 1), (right, 2)):
-            mean, half = _band(curves[:, :, column])
-            passes = np.nanmean(curves[:, :, 0], axis=0)
-            axes.plot(passes, mean, label=recipe.label, **style)
-            axes.fill_between(passes, mean - half, mean + half, color=colour, alpha=0.2)
-        ends.append(np.nanmean(curves[:, -1, 1]))
-    left.set(ylabel="training objective", title=f"{problem}, ε = {epsilon:g}, δ = 1e-5, without replacement")
-    left.set_ylim(min(ends) - 0.01, min(0.7, max(ends) + 0.1))
-    right.set(ylabel="‖∇F‖", yscale="log", title="norm of the full gradient")
-    for axes in (left, right):
-        axes.set(xlabel="passes (records drawn ÷ n)", xscale="log")
+    for axes, panel in zip(figure.subplots(1, 2), _IMAGES if ABOUT[problem].images else _LOGISTIC, strict=True):
+        ends = _draw(axes, panel, found)
+        axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title.format(problem=problem, epsilon=epsilon))
+        axes.set(xscale="log")
+        if panel.log:
+            axes.set(yscale="log")
+        elif ABOUT[problem].images:
+            axes.set_ylim(min(ends) - 0.5, min(95, 2 * max(ends)))
+        else:
+            axes.set_ylim(min(ends) - 0.01, min(0.7, max(ends) + 0.1))
         axes.grid(alpha=0.25, which="both")
-    right.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
     for path in paths:
@@ -62,16 +82,30 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
     return paths
 
 
-def _curves(trials: Sequence[dict[str, Any]]) -> npt.NDArray[np.float64] | None:
-    """(trials, points, 3): passes, objective, gradient norm; NaN where a trial had ended; None without any curve."""
-    longest = max((len(trial.get("curve", ())) for trial in trials), default=0)
-    if longest == 0:
-        return None
+def _draw(axes: Any, panel: Panel, found: Sequence[tuple[Recipe, Sequence[dict[str, Any]]]]) -> list[float]:
+    """A line and a band for every recipe; returns where the lines end."""
+    ends, colours = [], {True: cycle(_OWN), False: cycle(_RIVALS)}
+    for recipe, trials in found:
+        own = recipe.label.startswith(FAMILY)
+        colour = next(colours[own])
+        curves = _curves(trials, panel.against)
+        mean, half = _band(panel.factor * curves[:, :, panel.column])
+        along = np.nanmean(curves[:, :, 0], axis=0)
+        style = {"linewidth": 2.4 if own else 1.4, "linestyle": "-" if own else "--"}
+        axes.plot(along, mean, label=recipe.label, color=colour, **style)
+        axes.fill_between(along, mean - half, mean + half, color=colour, alpha=0.2)
+        ends.append(float(panel.factor * np.nanmean(curves[:, -1, panel.column])))
+    return ends
+
+
+def _curves(trials: Sequence[dict[str, Any]], against: str) -> npt.NDArray[np.float64]:
+    """(trials, points, 3): how far, and the two numbers of a point; NaN where a trial had ended."""
+    longest = max(len(trial.get("curve", ())) for trial in trials)
     curves = np.full((len(trials), longest, 3), np.nan)
     for number, trial in enumerate(trials):
         if trial.get("curve"):
             curves[number, : len(trial["curve"])] = trial["curve"]
-            curves[number, :, 0] *= trial["passes"]
+            curves[number, :, 0] *= trial[against]
     return curves
 
 

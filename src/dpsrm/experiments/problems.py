@@ -1,98 +1,133 @@
-"""The paper's first problem: logistic regression with a nonconvex regulariser on a9a and ijcnn1."""
+"""What an experiment is about: the one interface of all problems, and what is publicly known about each."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-import numpy as np
-import torch
-from scipy.special import expit
-from torch import Tensor
+from torch import Tensor, nn
 
-from dpsrm.data import Records, load, load_like
+from dpsrm.core.errors import need
+from dpsrm.data import Records, SparseRecords
 from dpsrm.data.public import public_files
-
-REGULARISER = 1e-3
-"""λ of λ·Σθ²/(1+θ²), over all coordinates, as in the paper."""
-
-FEATURES = {"a9a": 123, "ijcnn1": 22}
-RECORDS = {"a9a": 32561, "ijcnn1": 49990}
-"""Public facts about the two training sets."""
-
-_PART = 5
-"""One training record in so many is held out to tune on."""
+from dpsrm.experiments.images import load_images, prepare_images
+from dpsrm.experiments.logistic import load_logistic
+from dpsrm.experiments.tracking import Track, silent
+from dpsrm.gradients import PerExampleLoss
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Records to train on and records to measure on; θ = (weights, bias)."""
-
-    name: str
-    train: Records
-    test: Records
+class Problem(Protocol):
+    """Records to train on, where training starts, and what is measured."""
 
     @property
-    def features(self) -> int:
-        """How many features a record has."""
-        return int(self.train.inputs.shape[1])
+    def train(self) -> Records:
+        """The records to train on."""
+        ...
+
+    @property
+    def rows(self) -> Records | SparseRecords:
+        """The same in the form that is read fastest: public data may decide its own form."""
+        ...
+
+    @property
+    def loss(self) -> PerExampleLoss:
+        """One loss per example."""
+        ...
+
+    @property
+    def regulariser(self) -> float:
+        """λ of the data-independent penalty λ·Σθ²/(1+θ²)."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, str | float]:
+        """What else the outcome depends on, kept with every trial."""
+        ...
 
     def validation(self) -> Problem:
-        """A problem made of the training records alone: a random fifth is measured on, the others train.
+        """A problem made of the training records alone: some are measured on, the others train."""
+        ...
 
-        Not every fifth in a row: ijcnn1 is a time series whose first ten features tell the time modulo ten.
-        """
-        held = torch.zeros(len(self.train), dtype=torch.bool)
-        held[np.random.Generator(np.random.PCG64(0)).permutation(len(self.train))[: len(self.train) // _PART]] = True
-        parts = [Records(self.train.inputs[m], self.train.targets[m]) for m in (~held, held)]
-        return Problem(f"{self.name}-validation", *parts)
+    def start(self, model: str, seed: int) -> nn.Module:
+        """The module of the named model where the trial `seed` starts."""
+        ...
 
+    def progress(self, model: str, theta_P: Tensor) -> tuple[float, float]:
+        """Two numbers for the figures."""
+        ...
 
-def load_problem(name: str, folder: Path) -> Problem:
-    """a9a or ijcnn1, raw features plus the model's bias."""
-    train_path, test_path = public_files(name, folder)
-    train = load(train_path, features=FEATURES[name])
-    return Problem(name, train.records, load_like(test_path, train).records)
-
-
-def progress(problem: Problem, theta_P: Tensor) -> tuple[float, float]:
-    """Training objective and norm of the full gradient: what the figures show."""
-    theta = theta_P.detach().double().numpy()
-    loss, gradient, _ = _evaluate(problem.train, theta)
-    gradient = gradient + REGULARISER * 2 * theta / (1 + theta**2) ** 2
-    return loss + _penalty(theta), float(np.linalg.norm(gradient))
+    def measures(self, model: str, theta_P: Tensor) -> dict[str, float]:
+        """Everything the tables report about one θ; not a number where θ is not."""
+        ...
 
 
-def measures(problem: Problem, theta_P: Tensor) -> dict[str, float]:
-    """Everything the tables report about one θ.
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Public facts about a problem and how its experiments are run.
 
-    Objective = mean logistic loss + λ·Σθ²/(1+θ²); the gradient norm is that of the full training objective.
+    Args:
+        records: how many records the training set has.
+        epsilons: the paper's budgets.
+        models: the models that have rows of their own.
+        criterion: the measure that decides: of the search, the order of rows, and the comparison with the paper.
+        tuned_under: the sampling under which settings are searched; the same settings also run under the other.
+        papers_noise: whether the paper's settings also run under the paper's own noise formula.
+        trials_per_job: trials made, and kept, together.
+        points: points of a trial's curve.
     """
-    theta = theta_P.detach().double().numpy()
-    objective, gradient_norm = progress(problem, theta_P)
-    test_loss, _, error = _evaluate(problem.test, theta)
-    return {
-        "test_objective": test_loss + _penalty(theta),
-        "test_log_loss": test_loss,
-        "test_error": error,
-        "train_objective": objective,
-        "gradient_norm": gradient_norm,
-    }
+
+    records: int
+    epsilons: tuple[float, ...]
+    models: tuple[str, ...] = ("",)
+    criterion: str = "test_objective"
+    tuned_under: str = "wor"
+    papers_noise: bool = True
+    trials_per_job: int = 10
+    points: int = 20
+
+    @property
+    def images(self) -> bool:
+        """Whether it is one of the paper's convolutional networks."""
+        return self.criterion == "test_error"
 
 
-def _penalty(theta: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """λ·Σθ²/(1+θ²)."""
-    return REGULARISER * float(np.sum(theta**2 / (1 + theta**2)))
+def _images(records: int, epsilons: tuple[float, ...], network: str) -> About:
+    """Facts about a problem of images."""
+    return About(
+        records=records,
+        epsilons=epsilons,
+        models=(f"{network} relu", f"{network} tanh"),
+        criterion="test_error",
+        tuned_under="poisson",
+        papers_noise=False,
+        trials_per_job=1,
+        points=8,
+    )
 
 
-def _evaluate(
-    records: Records, theta: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> tuple[float, np.ndarray[tuple[int], np.dtype[np.float64]], float]:
-    """Mean logistic loss, its gradient, and the 0/1 error."""
-    X, y = records.inputs.numpy(), records.targets.numpy()
-    logits = X @ theta[:-1].astype(np.float32) + np.float32(theta[-1])
-    logits = logits.astype(np.float64)
-    loss = float(np.mean(np.logaddexp(0, logits) - y * logits))
-    residual = (expit(logits) - y) / len(y)
-    gradient = np.append(residual.astype(np.float32) @ X, residual.sum()).astype(np.float64)
-    return loss, gradient, float(np.mean((logits > 0) != y))
+ABOUT: dict[str, About] = {
+    "a9a": About(records=32561, epsilons=(0.2, 0.5)),
+    "ijcnn1": About(records=49990, epsilons=(0.2, 0.5)),
+    "mnist": _images(60000, (1.2, 3.0, 7.0), "CNN4"),
+    "cifar10-cnn5": _images(50000, (6.0, 8.0, 10.0), "CNN5"),
+    "cifar10-cnn6": _images(50000, (2.0, 4.0, 8.0), "CNN6"),
+}
+"""By the problem's name."""
+
+
+def prepare_problem(name: str, folder: Path, track: Track) -> None:
+    """Download and compute, once, what is not in the data folder yet."""
+    if ABOUT[name].images:
+        prepare_images(name, folder, track=track)
+    else:
+        public_files(name, folder)
+
+
+def load_problem(name: str, folder: Path, track: Track = silent) -> Problem:
+    """The problem `name` from the data folder; `track` shows the progress of what has to be computed once."""
+    need(name in ABOUT, f"the problem must be one of {', '.join(ABOUT)}", problem=name)
+    if ABOUT[name].images:
+        return load_images(name, folder, track=track)
+    return load_logistic(name, folder)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dpsrm.experiments.problems import REGULARISER
 from dpsrm.methods import method_class
 from dpsrm.training import Privacy, Settings, Training
 from dpsrm.training.config import build
@@ -29,6 +28,7 @@ class Recipe:
         epsilon: the budget; None for a non-private baseline.
         sampling: wor (the paper's) or poisson.
         noise_multiplier: fixed instead of calibrated (the paper's own formula).
+        model: which of the problem's models, where it has several.
     """
 
     label: str
@@ -38,15 +38,17 @@ class Recipe:
     epsilon: float | None = None
     sampling: str = "wor"
     noise_multiplier: float | None = None
+    model: str = ""
 
     @property
     def key(self) -> str:
-        """A hash of everything that decides the outcome; the label does not."""
-        facts = {name: value for name, value in asdict(self).items() if name != "label"}
+        """A hash of everything that decides the outcome; the label does not, nor a model without a name."""
+        without = ("label",) if self.model else ("label", "model")
+        facts = {name: value for name, value in asdict(self).items() if name not in without}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
-    def build(self, seed: int) -> Settings:
-        """The settings of one trial."""
+    def build(self, seed: int, *, regulariser: float = 0.0) -> Settings:
+        """The settings of one trial on a problem with this regulariser."""
         privacy = None
         if self.epsilon is not None:
             privacy = Privacy(
@@ -58,7 +60,7 @@ class Recipe:
         return Settings(
             privacy=privacy,
             method=build(method_class(self.method), self.settings, "method"),
-            training=build(Training, {"regulariser": REGULARISER, **self.training}, "training"),
+            training=build(Training, {"regulariser": regulariser, **self.training}, "training"),
             seed=seed,
         )
 

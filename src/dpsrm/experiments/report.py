@@ -10,16 +10,23 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpsrm.experiments.comparison import compare, leaders
-from dpsrm.experiments.tables import HEAD, Row, cells
+from dpsrm.experiments.problems import ABOUT
+from dpsrm.experiments.tables import Row, cells, columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chapter:
-    """One problem: its rows, and the figure of each ε as an SVG file."""
+    """One model of one problem: its rows, and the figure of each ε as an SVG file."""
 
     problem: str
     rows: Sequence[Row]
     figures: Mapping[float, Path]
+    model: str = ""
+
+    @property
+    def title(self) -> str:
+        """The problem, and the model if it has several."""
+        return f"{self.problem}, {self.model}" if self.model else self.problem
 
 
 def write_report(chapters: Sequence[Chapter], path: Path) -> None:
@@ -35,20 +42,22 @@ def write_report(chapters: Sequence[Chapter], path: Path) -> None:
     template = environment.get_template("report.html")
     told = [
         {
-            "problem": chapter.problem,
+            "title": chapter.title,
+            "images": ABOUT[chapter.problem].images,
+            "head": [column.head for column in columns(chapter.problem)],
             "leaders": leaders(chapter.rows),
             "comparisons": compare(chapter.rows, chapter.problem),
-            "rows": [cells(row) for row in chapter.rows],
+            "rows": [cells(row, columns(chapter.problem)) for row in chapter.rows],
             "figures": {epsilon: _embedded(figure) for epsilon, figure in chapter.figures.items()},
         }
         for chapter in chapters
     ]
-    path.write_text(template.render(chapters=told, head=HEAD), encoding="utf-8")
+    path.write_text(template.render(chapters=told), encoding="utf-8")
 
 
 def _interval(row: Row | None) -> str:
-    """Objective and 95 % confidence of a row, or nothing."""
-    return "" if row is None else f"{row.test_objective:.4f} ± {row.ci['test_objective']:.4f}"
+    """What decides and its 95 % confidence, or nothing."""
+    return "" if row is None else row.interval
 
 
 def _embedded(figure: Path) -> str:

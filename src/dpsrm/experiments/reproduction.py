@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dpsrm.core.errors import need
-from dpsrm.data.public import public_files
 from dpsrm.experiments.figures import draw_curves
-from dpsrm.experiments.problems import RECORDS
+from dpsrm.experiments.image_spaces import image_spaces
+from dpsrm.experiments.problems import ABOUT, About, prepare_problem
 from dpsrm.experiments.recipes import Recipe, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import Lab, missing, run_jobs
+from dpsrm.experiments.spaces import SPACES, Space
 from dpsrm.experiments.tables import Row, markdown, rows
-from dpsrm.experiments.tuning import Tuned, read_tuned, tune, write_tuned
+from dpsrm.experiments.tracking import Track, silent
+from dpsrm.experiments.tuning import LONG, SHORT, Tuned, read_tuned, tune, write_tuned
 
-EPSILONS = (0.2, 0.5)
-"""The paper's budgets."""
 
-Track = Callable[[Iterable[Any], int, str], Iterable[Any]]
-"""Shows progress: passes an iterable of known length on, under a title."""
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which rows: of these budgets, models and methods; all of them where nothing is named."""
+
+    epsilons: tuple[float, ...] = ()
+    models: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+
+    def includes(self, recipe: Recipe) -> bool:
+        """Whether a tuned row is wanted; non-private ones have no budget to ask for."""
+        budget = not self.epsilons or recipe.epsilon is None or recipe.epsilon in self.epsilons
+        model = not self.models or recipe.model in self.models
+        return budget and model and (not self.methods or recipe.label in self.methods)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +41,37 @@ class Reproduction:
     problem: str
     lab: Lab
     workers: int = 2
-    track: Track = lambda items, _total, _title: items
+    track: Track = silent
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        need(self.problem in RECORDS, f"the problem must be one of {', '.join(RECORDS)}", problem=self.problem)
+        need(self.problem in ABOUT, f"the problem must be one of {', '.join(ABOUT)}", problem=self.problem)
         need(self.workers >= 1, "workers must be 1 or more", workers=self.workers)
 
-    def tune(self) -> None:
-        """Search settings on a part of the training set; what was searched before is not run again."""
+    @property
+    def about(self) -> About:
+        """The problem's public facts."""
+        return ABOUT[self.problem]
+
+    def tune(self, wanted: Wanted) -> None:
+        """Search settings on a part of the training set; what was searched before is not run again, other rows stay."""
 
         def run(recipes: Sequence[Recipe], seeds: Sequence[int], title: str) -> None:
             self._run(recipes, seeds, title, validation=True)
 
-        write_tuned(self._own, tune(self.lab, self.problem, EPSILONS, run))
+        effort = SHORT if self.about.images else LONG
+        for model in wanted.models or self.about.models:
+            spaces = [space for space in self._spaces(model) if not wanted.methods or space.label in wanted.methods]
+            need(len(spaces) > 0, "the method must be one of the table's", methods=", ".join(wanted.methods))
+            budgets = wanted.epsilons or self.about.epsilons
+            found = tune(self.lab, self.problem, budgets, run, spaces=spaces, effort=effort)
+            new = {_cell(each) for each in found}
+            kept = [each for each in read_tuned(self._own) if _cell(each) not in new]
+            write_tuned(self._own, [*kept, *found])
+
+    def _spaces(self, model: str) -> Sequence[Space]:
+        """The rows of a model that are searched."""
+        return image_spaces(self.problem, model) if self.about.images else SPACES
 
     def run(self, recipes: Sequence[Recipe], seeds: Sequence[int]) -> None:
         """Run the trials that are not in the results yet."""
@@ -57,29 +84,31 @@ class Reproduction:
         need(len(found) > 0, "there are no tuned settings for this problem", remedy="run with --tune first")
         return found
 
-    def recipes(self, epsilons: Sequence[float] = EPSILONS) -> list[Recipe]:
-        """The rows: tuned under WOR as in the paper, the same under Poisson, the paper's settings with its noise."""
-        chosen = [t.recipe for t in self.tuned() if t.recipe.epsilon is None or t.recipe.epsilon in epsilons]
+    def recipes(self, wanted: Wanted | None = None) -> list[Recipe]:
+        """The rows: as tuned, the same under the other sampling, the paper's settings with its noise."""
+        chosen = [tuned.recipe for tuned in self.tuned() if wanted is None or wanted.includes(tuned.recipe)]
         private = [recipe for recipe in chosen if recipe.epsilon is not None]
-        poisson = [replace(recipe, sampling="poisson") for recipe in private if recipe.method not in ("gd", "agd")]
-        paper = [with_papers_noise(recipe, RECORDS[self.problem]) for recipe in private if "paper's" in recipe.label]
-        return [*chosen, *poisson, *paper]
+        other = "wor" if self.about.tuned_under == "poisson" else "poisson"
+        sampled = [replace(recipe, sampling=other) for recipe in private if recipe.method not in ("gd", "agd")]
+        papers = [recipe for recipe in private if "paper's" in recipe.label and self.about.papers_noise]
+        return [*chosen, *sampled, *(with_papers_noise(recipe, self.about.records) for recipe in papers)]
 
     def rows(self, recipes: Sequence[Recipe]) -> list[Row]:
         """The table."""
-        charged = {(t.recipe.label, t.recipe.epsilon): t.epsilon_with_tuning for t in self.tuned()}
+        charged = {_cell(tuned): tuned.epsilon_with_tuning for tuned in self.tuned()}
         return rows(self.lab, self.problem, recipes, charged)
 
-    def chapter(self, images: Path) -> Chapter:
-        """Rows and figures for the report; the figures are written to `images` as PNG and SVG."""
-        recipes = self.recipes()
-        wor = [recipe for recipe in recipes if recipe.sampling == "wor" and recipe.noise_multiplier is None]
+    def chapter(self, model: str, images: Path) -> Chapter:
+        """Rows and figures of a model for the report; the figures are written to `images` as PNG and SVG."""
+        recipes = self.recipes(Wanted(models=(model,)))
+        drawn = [r for r in recipes if r.sampling == self.about.tuned_under and r.noise_multiplier is None]
+        name = f"{self.problem}-{model.split()[-1]}" if model else self.problem
         figures = {}
-        for epsilon in EPSILONS:
-            stem = images / f"{self.problem}-{epsilon:g}".replace(".", "_")
-            if draw_curves(self.lab, self.problem, wor, epsilon=epsilon, stem=stem):
+        for epsilon in self.about.epsilons:
+            stem = images / f"{name}-{epsilon:g}".replace(".", "_")
+            if draw_curves(self.lab, self.problem, drawn, epsilon=epsilon, stem=stem):
                 figures[epsilon] = stem.with_suffix(".svg")
-        return Chapter(problem=self.problem, rows=self.rows(recipes), figures=figures)
+        return Chapter(problem=self.problem, model=model, rows=self.rows(recipes), figures=figures)
 
     @property
     def _own(self) -> Path:
@@ -90,18 +119,26 @@ class Reproduction:
         """Run what is missing, keeping each result as it comes."""
         jobs = missing(self.lab, self.problem, recipes, seeds, validation=validation)
         if jobs:
-            public_files(self.problem, self.lab.data)  # here, so that not every worker downloads them
+            prepare_problem(self.problem, self.lab.data, self.track)  # here, so that not every worker does it
             for _ in self.track(run_jobs(self.lab, jobs, workers=self.workers), len(jobs), title):
                 pass
+
+
+def _cell(tuned: Tuned) -> tuple[str, str, float | None]:
+    """Which row a search was for: model, method, ε."""
+    return tuned.recipe.model, tuned.recipe.label, tuned.recipe.epsilon
 
 
 def publish(lab: Lab, folder: Path) -> Path:
     """Write tables (Markdown), figures and `report.html` of every problem with results; returns the report."""
     folder.mkdir(parents=True, exist_ok=True)
-    works = [Reproduction(problem=problem, lab=lab) for problem in RECORDS if lab.knows(problem)]
-    chapters = [work.chapter(folder / "images") for work in works]
-    for chapter in chapters:
-        (folder / f"{chapter.problem}-table.md").write_text(markdown(chapter.rows) + "\n", encoding="utf-8")
+    works = [Reproduction(problem=problem, lab=lab) for problem in ABOUT if lab.knows(problem)]
+    chapters = [work.chapter(model, folder / "images") for work in works for model in work.about.models]
+    chapters = [chapter for chapter in chapters if chapter.rows]
+    for work in works:
+        found = [row for chapter in chapters if chapter.problem == work.problem for row in chapter.rows]
+        text = markdown(work.problem, found) + "\n"
+        (folder / f"{work.problem}-table.md").write_text(text, encoding="utf-8")
     report = folder / "report.html"
     write_report(chapters, report)
     return report

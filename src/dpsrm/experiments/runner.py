@@ -12,21 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import joblib
-import numpy as np
 import torch
 from torch import Tensor
 
-from dpsrm.data import Records, SparseRecords
-from dpsrm.experiments.problems import Problem, load_problem, measures, progress
+from dpsrm.experiments.problems import ABOUT, Problem, load_problem
 from dpsrm.experiments.recipes import Recipe
-from dpsrm.training import Plan, TrialResult, loss_for, run_trials
+from dpsrm.training import Plan, TrialResult, run_trials
 
 _POINTS = 20
 """Points of a trial's curve."""
-_SPARSE = 0.25
-"""Records with a smaller share of non-zeros than this are read without their zeros."""
-_TRIED = ("seed", "test_objective", "noise_multiplier")
-"""What is kept of a run made to tune."""
+_TRIED = ("seed", "noise_multiplier")
+"""What is kept of a run made to tune, besides the measure that decides."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +91,11 @@ def _trials(path: Path, changed: int, size: int) -> dict[str, dict[int, dict[str
 def missing(lab: Lab, problem: str, recipes: Sequence[Recipe], seeds: Sequence[int], *, validation: bool) -> list[Job]:
     """The jobs that are not in the results yet, a few trials each."""
     name = f"{problem}-validation" if validation else problem
-    jobs = []
+    jobs, most = [], ABOUT[problem].trials_per_job
     for recipe in {recipe.key: recipe for recipe in recipes}.values():
         done = {trial["seed"] for trial in lab.read(name, recipe)}
         todo = [seed for seed in seeds if seed not in done]
-        jobs += [Job(problem, validation, recipe, tuple(todo[i : i + 10])) for i in range(0, len(todo), 10)]
+        jobs += [Job(problem, validation, recipe, tuple(todo[i : i + most])) for i in range(0, len(todo), most)]
     return jobs
 
 
@@ -122,10 +118,11 @@ def _work(job: Job, folder: Path) -> tuple[Job, list[dict[str, Any]]]:
     """The trials of one job, on one thread."""
     torch.set_num_threads(1)
     problem = _problem(job.problem, folder, job.validation)
-    points = 0 if job.validation else _POINTS
+    points = 0 if job.validation else ABOUT[job.problem].points
     trials = run_recipe(problem, job.recipe, job.seeds, points=points)
     if job.validation:
-        trials = [{name: trial[name] for name in _TRIED} for trial in trials]
+        kept = (*_TRIED, ABOUT[job.problem].criterion)
+        trials = [{name: trial[name] for name in kept} for trial in trials]
     return job, trials
 
 
@@ -134,53 +131,45 @@ def _haste(job: Job) -> int:
     return {"rrpsgd": 0, "agd": 1, "spider": 2}.get(job.recipe.method, 3)
 
 
-def _start(problem: Problem) -> torch.nn.Linear:
-    """Logistic regression at θ = 0."""
-    module = torch.nn.Linear(problem.features, 1)
-    torch.nn.init.zeros_(module.weight)
-    torch.nn.init.zeros_(module.bias)
-    return module
-
-
-@lru_cache(maxsize=2)
-def _rows(problem: Problem) -> Records | SparseRecords:
-    """The records without their zeros if there are many, which is faster: public data may decide its own form."""
-    filled = float(torch.count_nonzero(problem.train.inputs)) / problem.train.inputs.numel()
-    return problem.train if filled >= _SPARSE else SparseRecords.of(problem.train)
-
-
 def run_recipe(
     problem: Problem, recipe: Recipe, seeds: Sequence[int], *, points: int = _POINTS
 ) -> list[dict[str, Any]]:
-    """One trial per seed: final measures, cost, and a curve of about `points` points; they share the time equally.
+    """One trial per seed: final measures, cost, and a curve of about `points` points.
 
     A trial that diverged has measures that are not numbers.
     """
-    settings = [recipe.build(seed) for seed in seeds]
-    fixed = settings[0].method.batch_for(len(problem.train))
-    steps = settings[0].training.schedule(len(problem.train), fixed=fixed).steps
+    return [_run_one(problem, recipe, seed, points=points) for seed in seeds]
+
+
+def _run_one(problem: Problem, recipe: Recipe, seed: int, *, points: int) -> dict[str, Any]:
+    """One trial from its own start."""
+    settings, n = recipe.build(seed, regulariser=problem.regulariser), len(problem.train)
+    steps = settings.training.schedule(n, fixed=settings.method.batch_for(n)).steps
     every = max(1, steps // max(points, 1))
     snapshots = range(every, steps + 1, every) if points else ()
+    module = problem.start(recipe.model, seed)
     start = time.process_time()
-    records = _rows(problem)
-    found = run_trials(_start(problem), loss_for(2), records, settings, snapshots=snapshots)
-    seconds = (time.process_time() - start) / len(seeds)
-    return [_told(problem, result, seconds=seconds) for result in found]
+    (result,) = run_trials(module, problem.loss, problem.rows, [settings], snapshots=snapshots)
+    return _told(problem, recipe.model, result, seconds=time.process_time() - start)
 
 
-def _told(problem: Problem, result: TrialResult, *, seconds: float) -> dict[str, Any]:
+def _told(problem: Problem, model: str, result: TrialResult, *, seconds: float) -> dict[str, Any]:
     """What is kept of a trial."""
     plan = result.plan
-    with np.errstate(invalid="ignore"):  # the θ of a trial that diverged is NaN
-        found = measures(problem, result.theta)
-    curve = [_point(problem, t / plan.schedule.steps, theta) for t, theta in result.iterates.items()]
-    cost = _cost(plan, None if plan.privacy is None else result.epsilon)
-    return {"seed": result.settings.seed, **found, "seconds": seconds, **cost, "curve": curve}
+    curve = [_point(problem, model, t / plan.schedule.steps, theta) for t, theta in result.iterates.items()]
+    return {
+        "seed": result.settings.seed,
+        **problem.measures(model, result.theta),
+        "seconds": seconds,
+        **_cost(plan, None if plan.privacy is None else result.epsilon),
+        **problem.facts,
+        "curve": curve,
+    }
 
 
-def _point(problem: Problem, share: float, theta_P: Tensor) -> list[float]:
-    """A point of a curve: how far, objective, gradient norm; six digits are enough for a figure."""
-    return [float(f"{value:.6g}") for value in (share, *progress(problem, theta_P))]
+def _point(problem: Problem, model: str, share: float, theta_P: Tensor) -> list[float]:
+    """A point of a curve: how far, and the problem's two numbers for figures; six digits are enough for them."""
+    return [float(f"{value:.6g}") for value in (share, *problem.progress(model, theta_P))]
 
 
 def _cost(plan: Plan, proved: float | None) -> dict[str, float | int | None]:
@@ -191,5 +180,6 @@ def _cost(plan: Plan, proved: float | None) -> dict[str, float | int | None]:
         "epsilon_proved": proved,
         "noise_multiplier": plan.noise_multiplier,
         "passes": drawn / plan.n,
+        "steps": plan.schedule.steps,
         "gradients": first + (drawn - first) * plan.method.gradients_per_example,
     }

@@ -16,17 +16,32 @@ Point = Mapping[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The settings of one row that may vary; each is a list, from small to large."""
+    """The settings of one row that may vary; each is a list, from small to large.
+
+    `model` is the one the row is about; `first` is where a short search begins, at the smallest ε (None: at random);
+    `as_papers` sets C2 = γ and takes `first_batch` as a multiple of the batch, as in the paper's experiments on images.
+    """
 
     label: str
     method: str
     settings: Mapping[str, list[Any]] = field(default_factory=dict)
     training: Mapping[str, list[Any]] = field(default_factory=dict)
     private: bool = True
+    model: str = ""
+    first: Point | None = None
+    as_papers: bool = False
 
     def draw(self, stream: np.random.Generator) -> Point:
         """A random point."""
         return {name: int(stream.integers(len(values))) for name, values in self._axes().items()}
+
+    def begin(self, rank: int) -> Point | None:
+        """Where a short search begins at the ε of this rank: the larger ε is, the larger the learning rate."""
+        if self.first is None:
+            return None
+        last = len(self.training["learning_rate"]) - 1
+        rate = min(self.first["learning_rate"] + rank, last) if self.private else self.first["learning_rate"]
+        return {**dict.fromkeys(self._axes(), 0), **self.first, "learning_rate": rate}
 
     def neighbour(self, point: Point, stream: np.random.Generator) -> Point:
         """A random point one step away along one axis or two."""
@@ -45,13 +60,18 @@ class Space:
         for name in ("max_diff_norm", "joint_norm"):
             if name in settings:
                 settings[name] *= settings["max_grad_norm"]
+        training = {name: values[point[name]] for name, values in self.training.items()}
+        if self.as_papers:
+            settings["max_diff_norm"] = settings["gamma"]
+            training["first_batch"] *= training["batch"]
         return Recipe(
             label=self.label,
             method=self.method,
             settings=settings,
-            training={name: values[point[name]] for name, values in self.training.items()},
+            training=training,
             epsilon=epsilon if self.private else None,
             sampling=sampling,
+            model=self.model,
         )
 
     def _axes(self) -> dict[str, list[Any]]:

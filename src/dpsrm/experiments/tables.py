@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,37 +10,57 @@ import numpy as np
 from scipy import stats
 
 from dpsrm.experiments.paper import PAPER, PaperRow
+from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.runner import Lab
 
-Charged = Mapping[tuple[str, float | None], float | None]
-"""By method and ε: the ε if the search for the settings is charged too."""
+Charged = Mapping[tuple[str, str, float | None], float | None]
+"""By model, method and ε: the ε if the search for the settings is charged too."""
 
 MEASURES = ("test_objective", "test_log_loss", "test_error", "train_objective", "gradient_norm", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row: a recipe's means over its trials; `ci` are half-widths of 95 % intervals."""
+    """One row: a recipe's means over its trials; `ci` are half-widths of 95 % intervals.
+
+    `criterion` names the measure that decides. What was not measured is None.
+    """
 
     method: str
+    model: str
     epsilon: float | None
     epsilon_proved: float | None
     epsilon_with_tuning: float | None
     sampling: str
     accountant: str
     trials: int
+    criterion: str
     test_objective: float
     test_log_loss: float
     test_error: float
-    train_objective: float
-    gradient_norm: float
+    train_objective: float | None = None
+    gradient_norm: float | None = None
     seconds: float
     passes: float
+    steps: float | None = None
     gradients: float
     noise_multiplier: float
     paper: PaperRow | None
     ci: dict[str, float]
+
+    @property
+    def value(self) -> float:
+        """The measure that decides."""
+        return float(getattr(self, self.criterion))
+
+    @property
+    def interval(self) -> str:
+        """The measure that decides, with its 95 % confidence: an objective, or an error in per cent."""
+        half = self.ci[self.criterion]
+        if self.criterion == "test_error":
+            return f"{100 * self.value:.2f} % ± {100 * half:.2f}"
+        return f"{self.value:.4f} ± {half:.4f}"
 
     def to_json(self) -> dict[str, Any]:
         """The row as `--json` prints it."""
@@ -48,27 +68,31 @@ class Row:
 
 
 def rows(lab: Lab, problem: str, recipes: Sequence[Recipe], charged: Charged) -> list[Row]:
-    """A row for each recipe that has trials, non-private first, then by ε, sampling and objective."""
+    """A row for each recipe that has trials, by model, non-private first, then by ε, sampling and criterion."""
     tried = ((recipe, lab.read(problem, recipe)) for recipe in recipes)
     found = [_row(trials, problem, recipe, charged) for recipe, trials in tried if trials]
-    return sorted(found, key=lambda r: (r.epsilon or 0.0, r.sampling != "wor", r.test_objective))
+    return sorted(found, key=lambda r: (r.model, r.epsilon or 0.0, r.sampling != "wor", r.value))
 
 
 def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged: Charged) -> Row:
     """The means of some trials."""
-    values = {name: np.array([trial[name] for trial in trials], dtype=float) for name in MEASURES}
+    measured = [name for name in MEASURES if all(name in trial for trial in trials)]
+    values = {name: np.array([trial[name] for trial in trials], dtype=float) for name in measured}
     proved = [trial["epsilon_proved"] for trial in trials if trial["epsilon_proved"] is not None]
-    paper = PAPER.get(problem, {})
-    searched = recipe.sampling == "wor" and recipe.noise_multiplier is None
+    about, paper = ABOUT[problem], PAPER.get(problem, {})
+    searched = recipe.sampling == about.tuned_under and recipe.noise_multiplier is None
     return Row(
         method=recipe.label,
+        model=recipe.model,
         epsilon=recipe.epsilon,
         epsilon_proved=max(proved) if proved else None,
-        epsilon_with_tuning=charged.get((recipe.label, recipe.epsilon)) if searched else None,
+        epsilon_with_tuning=charged.get((recipe.model, recipe.label, recipe.epsilon)) if searched else None,
         sampling=recipe.sampling,
         accountant="pld" if recipe.epsilon is not None else "none",
         trials=len(trials),
+        criterion=about.criterion,
         passes=float(np.mean([trial["passes"] for trial in trials])),
+        steps=float(np.mean([trial["steps"] for trial in trials])) if "steps" in trials[0] else None,
         gradients=float(np.mean([trial["gradients"] for trial in trials])),
         noise_multiplier=float(np.mean([trial["noise_multiplier"] for trial in trials])),
         paper=paper.get((recipe.label.split(",")[0], recipe.epsilon)),
@@ -84,60 +108,76 @@ def _half_width(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     return float(stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
-HEAD = (
-    "method",
-    "ε (proved)",
-    "ε with tuning (δ = 0.0017)",
-    "sampling",
-    "test objective",
-    "paper",
-    "log-loss",
-    "0/1 error",
-    "train objective",
-    "‖∇F‖",
-    "paper ",
-    "passes",
-    "paper  ",
-    "gradients",
-    "CPU s",
-    "paper   ",
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; `brief` ones fit into a terminal."""
+
+    head: str
+    text: Callable[[Row], str]
+    brief: bool = False
+
+
+def columns(problem: str) -> tuple[Column, ...]:
+    """The columns of a problem's table."""
+    return _IMAGES if ABOUT[problem].images else _LOGISTIC
+
+
+def _paper(row: Row, name: str, *, factor: float = 1.0) -> str:
+    """A number of the paper's, or nothing."""
+    value = None if row.paper is None else getattr(row.paper, name)
+    return "" if value is None else f"{factor * value:.4g}"
+
+
+_BUDGET = Column(
+    "ε (proved)", lambda r: "∞" if r.epsilon is None else f"{r.epsilon:g} ({r.epsilon_proved:.3g})", brief=True
+)
+_LOGISTIC = (
+    Column("method", lambda r: r.method, brief=True),
+    _BUDGET,
+    Column(
+        "ε with tuning (δ = 0.0017)", lambda r: "" if r.epsilon_with_tuning is None else f"{r.epsilon_with_tuning:.3g}"
+    ),
+    Column("sampling", lambda r: r.sampling, brief=True),
+    Column("test objective", lambda r: r.interval, brief=True),
+    Column("paper", lambda r: _paper(r, "objective"), brief=True),
+    Column("log-loss", lambda r: f"{r.test_log_loss:.4f}"),
+    Column("0/1 error", lambda r: f"{100 * r.test_error:.2f} %"),
+    Column("train objective", lambda r: f"{r.train_objective:.4f}"),
+    Column("‖∇F‖", lambda r: f"{r.gradient_norm:.4f}", brief=True),
+    Column("paper", lambda r: _paper(r, "gradient_norm")),
+    Column("passes", lambda r: f"{r.passes:.1f}"),
+    Column("paper", lambda r: _paper(r, "passes")),
+    Column("gradients", lambda r: f"{r.gradients:.3g}"),
+    Column("CPU s", lambda r: f"{r.seconds:.2f}", brief=True),
+    Column("paper", lambda r: _paper(r, "seconds")),
+)
+_IMAGES = (
+    Column("model", lambda r: r.model, brief=True),
+    Column("method", lambda r: r.method, brief=True),
+    _BUDGET,
+    Column("ε with tuning", lambda r: "" if r.epsilon_with_tuning is None else f"{r.epsilon_with_tuning:.3g}"),
+    Column("sampling", lambda r: r.sampling, brief=True),
+    Column("trials", lambda r: str(r.trials), brief=True),
+    Column("test error", lambda r: r.interval, brief=True),
+    Column("paper %", lambda r: _paper(r, "test_error", factor=100), brief=True),
+    Column("log-loss", lambda r: f"{r.test_log_loss:.4f}"),
+    Column("noise multiplier", lambda r: f"{r.noise_multiplier:.3f}"),
+    Column("passes", lambda r: f"{r.passes:.1f}"),
+    Column("iterations", lambda r: "" if r.steps is None else f"{r.steps:.0f}"),
+    Column("paper", lambda r: _paper(r, "steps")),
+    Column("gradients", lambda r: f"{r.gradients:.3g}"),
+    Column("CPU s", lambda r: f"{r.seconds:.1f}", brief=True),
+    Column("paper (GPU s)", lambda r: _paper(r, "seconds")),
 )
 
 
-BRIEF = ("method", "ε (proved)", "sampling", "test objective", "paper", "‖∇F‖", "CPU s")
-"""The columns that fit into a terminal."""
+def cells(row: Row, shown: Sequence[Column]) -> tuple[str, ...]:
+    """A row as text."""
+    return tuple(column.text(row) for column in shown)
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """A row as text, in the order of `HEAD`."""
-    paper = row.paper or PaperRow(np.nan, np.nan)
-    budget = "∞" if row.epsilon is None else f"{row.epsilon:g} ({row.epsilon_proved:.3g})"
-    return (
-        row.method,
-        budget,
-        "" if row.epsilon_with_tuning is None else f"{row.epsilon_with_tuning:.3g}",
-        row.sampling,
-        f"{row.test_objective:.4f} ± {row.ci['test_objective']:.4f}",
-        _figure(paper.objective),
-        f"{row.test_log_loss:.4f}",
-        f"{100 * row.test_error:.2f} %",
-        f"{row.train_objective:.4f}",
-        f"{row.gradient_norm:.4f}",
-        _figure(paper.gradient_norm),
-        f"{row.passes:.1f}",
-        _figure(paper.passes),
-        f"{row.gradients:.3g}",
-        f"{row.seconds:.2f}",
-        _figure(paper.seconds),
-    )
-
-
-def _figure(value: float | None) -> str:
-    """A number of the paper's, or nothing."""
-    return "" if value is None or np.isnan(value) else f"{value:.4g}"
-
-
-def markdown(found: Sequence[Row]) -> str:
+def markdown(problem: str, found: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = [f"| {' | '.join(h.strip() for h in HEAD)} |", "|" + "---|" * len(HEAD)]
-    return "\n".join([*lines, *(f"| {' | '.join(cells(row))} |" for row in found)])
+    shown = columns(problem)
+    lines = [f"| {' | '.join(column.head for column in shown)} |", "|" + "---|" * len(shown)]
+    return "\n".join([*lines, *(f"| {' | '.join(cells(row, shown))} |" for row in found)])

@@ -1,0 +1,152 @@
+"""What tuning may try for the rows of the image tables: few values around settings that worked in first tries.
+
+All private rows share the grids of clip, batch, epochs and learning rate, with the rate falling linearly to zero and
+the last iterate handed out; each method has its own few settings besides. The paper's own row has the paper's grids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dpsrm.experiments.problems import ABOUT
+from dpsrm.experiments.spaces import Space
+
+Axes = dict[str, list[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Grid:
+    """The grids of one problem; `first` is where each search begins, as a place in each list."""
+
+    clips: list[float]
+    schedule: Axes
+    first: dict[str, int]
+    paper: Axes
+    papers_clip: float
+    papers_gammas: list[float]
+
+
+_FALLING: Axes = {"decay": ["linear"], "output": ["last"]}
+_RATES = [1.25, 1.75, 2.5, 3.5, 5.0, 7.0, 10.0, 14.0, 20.0]
+_GAMMAS = [0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99]
+
+_GRIDS: dict[str, _Grid] = {
+    "mnist": _Grid(
+        clips=[0.25, 0.5, 1.0],
+        schedule={"batch": [512, 1024, 2048], "epochs": [5.0, 10.0, 20.0], "learning_rate": _RATES},
+        first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 5},
+        paper={"batch": [256, 512, 1024], "learning_rate": [0.01, 0.05, 0.1, 0.25, 0.5], "epochs": [5.0, 10.0, 20.0]},
+        papers_clip=1.5,
+        papers_gammas=_GAMMAS,
+    ),
+    "cifar10-cnn5": _Grid(
+        clips=[0.5, 1.0, 2.0],
+        schedule={
+            "batch": [1024, 2048, 4096],
+            "epochs": [10.0, 20.0, 40.0],
+            "learning_rate": [3.5, 4.2, 5.0, 6.0, 7.0],
+        },
+        first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 1},
+        paper={"batch": [32, 64, 128], "learning_rate": [0.01, 0.02, 0.05, 0.1, 0.2], "epochs": [10.0, 20.0, 40.0]},
+        papers_clip=2.0,
+        papers_gammas=_GAMMAS,
+    ),
+    "cifar10-cnn6": _Grid(
+        clips=[0.5, 1.0, 2.0],
+        schedule={"batch": [512, 1024, 2048], "epochs": [5.0, 10.0, 20.0], "learning_rate": _RATES},
+        first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 4},
+        paper={
+            "batch": [64, 128, 256],
+            "learning_rate": [0.01, 0.02, 0.05, 0.1, 0.15, 0.2],
+            "epochs": [5.0, 10.0, 20.0, 40.0],
+        },
+        papers_clip=2.0,
+        papers_gammas=[0.01, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99],
+    ),
+}
+
+_OWN: dict[str, tuple[str, Axes, dict[str, int]]] = {
+    "DP-SGD": ("sgd", {}, {}),
+    "DP-SGD momentum": ("sgd", {"momentum": [0.3, 0.5, 0.7, 0.9]}, {"momentum": 1}),
+    "DP-SRM": (
+        "srm",
+        {"max_diff_norm": [0.025, 0.05, 0.1, 0.25], "gamma": [0.3, 0.5, 0.7, 0.9]},
+        {"max_diff_norm": 1, "gamma": 1},
+    ),
+    "DP-SRM relative": (
+        "srm",
+        {"max_diff_norm": [0.1, 0.25, 0.5], "gamma": [0.3, 0.5, 0.7, 0.9], "relative": [0.05, 0.1, 0.25, 0.5, 1.0]},
+        {"max_diff_norm": 1, "gamma": 1, "relative": 2},
+    ),
+    "DP-SRM joint": (
+        "srm",
+        {"joint_norm": [0.3, 0.4, 0.5, 0.6, 0.7], "gamma": [0.3, 0.5, 0.7, 0.9]},
+        {"joint_norm": 2, "gamma": 1},
+    ),
+    "DiSK": (
+        "disk",
+        {"kappa": [0.3, 0.5, 0.7, 0.9], "lookahead": [-1.0, 0.5, 1.0]},
+        {"kappa": 2, "lookahead": 1},
+    ),
+}
+"""By label: the method, its own settings (C2 and the joint clip as ratios to C1), and where the search begins."""
+
+
+def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
+    """Every row of one model that is tuned, each with the same number of tries."""
+    if model not in ABOUT[problem].models:
+        raise AssertionError(model)
+    grid = _GRIDS[problem]
+    private = [
+        Space(
+            label=label,
+            method=method,
+            settings={"max_grad_norm": grid.clips, **own},
+            training={**grid.schedule, **_FALLING},
+            model=model,
+            first={**grid.first, **first},
+        )
+        for label, (method, own, first) in _OWN.items()
+    ]
+    return (_plain(grid, model), *private, _adam(grid, model), _papers(grid, model))
+
+
+def _plain(grid: _Grid, model: str) -> Space:
+    """SGD with momentum, without privacy."""
+    rates = [0.05, 0.1, 0.2, 0.4, 0.8]
+    return Space(
+        label="SGD (non-private)",
+        method="sgd",
+        settings={"momentum": [0.9]},
+        training={"batch": [128, 256], "epochs": grid.schedule["epochs"], "learning_rate": rates, **_FALLING},
+        private=False,
+        model=model,
+        first={"epochs": 1, "learning_rate": 2},
+    )
+
+
+def _adam(grid: _Grid, model: str) -> Space:
+    """Adam on the released gradients, corrected for their noise."""
+    rates = [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016]
+    return Space(
+        label="DP-Adam",
+        method="sgd",
+        settings={"max_grad_norm": grid.clips},
+        training={**grid.schedule, **_FALLING, "learning_rate": rates, "optimizer": ["dp-adam"]},
+        model=model,
+        first={**grid.first, "learning_rate": 1},
+    )
+
+
+def _papers(grid: _Grid, model: str) -> Space:
+    """DP-SRM with the paper's C1, γ = C2, and grids; it does not say how long it trains."""
+    return Space(
+        label="DP-SRM, paper's settings",
+        method="srm",
+        settings={"max_grad_norm": [grid.papers_clip], "gamma": grid.papers_gammas},
+        training={**grid.paper, "first_batch": [1, 2, 4], "output": ["last"]},
+        model=model,
+        first={"gamma": 3, "batch": 2, "learning_rate": len(grid.paper["learning_rate"]) - 1, "epochs": 1},
+        as_papers=True,
+    )

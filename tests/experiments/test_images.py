@@ -1,0 +1,244 @@
+"""The paper's networks: their sizes, every row at a tiny size, pretraining that is cached, results as JSON."""
+
+import hashlib
+import json
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from dpsrm.data import Records, public
+from dpsrm.data.public import PublicFile
+from dpsrm.experiments import images, pretraining
+from dpsrm.experiments.image_spaces import image_spaces
+from dpsrm.experiments.images import Images
+from dpsrm.experiments.networks import cnn4, cnn5, cnn6_head, cnn6_trunk, seeded
+from dpsrm.experiments.pretraining import CIFAR_PIXELS, Pretraining, features, trunk
+from dpsrm.experiments.problems import ABOUT, load_problem, prepare_problem
+from dpsrm.experiments.recipes import Recipe
+from dpsrm.experiments.reproduction import Reproduction, Wanted
+from dpsrm.experiments.runner import Lab, run_recipe
+from dpsrm.experiments.spaces import Space
+from dpsrm.experiments.tuning import SHORT, Effort, Search, Tuned, write_tuned
+
+NETWORKS = ["mnist", "cifar10-cnn5", "cifar10-cnn6"]
+
+
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_the_networks_are_the_papers():
+    """Weights and biases, counted by hand from the paper's description."""
+    assert parameters(cnn4()) == (64 * 16 + 16) + (16 * 16 * 32 + 32) + (512 * 32 + 32) + (32 * 10 + 10)
+    assert parameters(cnn5()) == (75 * 6 + 6) + (150 * 16 + 16) + (400 * 120 + 120) + (120 * 84 + 84) + (84 * 10 + 10)
+    assert parameters(cnn6_trunk()) == (27 * 32 + 32) + (288 * 64 + 64) + (576 * 128 + 128)
+    assert parameters(cnn6_head()) == (2048 * 64 + 64) + (64 * 32 + 32) + (32 * 10 + 10)
+    assert cnn4("tanh")(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert cnn5("tanh")(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert cnn6_head("tanh")(cnn6_trunk()(torch.zeros(2, 3, 32, 32))).shape == (2, 10)
+
+
+def test_a_seeds_start_is_its_own_and_leaves_torchs_alone():
+    before = torch.random.get_rng_state()
+    first, again, other = (seeded(cnn5, seed)[0].weight for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def digits(n=240, *, model="CNN6 tanh"):
+    """A small problem in the shape of CNN6's features, with a head that learns it."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) % 10
+    inputs = torch.nn.functional.one_hot(labels, 12).float() + 0.1 * torch.randn(n, 12, generator=generator)
+    parts = Records(inputs[: n - 40], labels[: n - 40]), Records(inputs[n - 40 :], labels[n - 40 :])
+    return Images("toy", *parts, {model: lambda: cnn6_head("tanh", features=12)}, facts={"trunk": "abc"})
+
+
+@pytest.mark.parametrize("problem", NETWORKS)
+def test_every_row_runs(problem):
+    """Each method with its first settings, at a tiny size, under either sampling; non-private SGD learns."""
+    toy = digits(model="CNN6 tanh")
+    for space in image_spaces(problem, ABOUT[problem].models[1]):
+        for sampling in ("poisson", "wor"):
+            recipe = space.recipe(space.begin(2), epsilon=8.0, sampling=sampling)
+            small = {**recipe.training, "batch": 50, "epochs": 0.75}
+            if "first_batch" in small:
+                assert recipe.training["first_batch"] == recipe.training["batch"]
+                assert recipe.settings["max_diff_norm"] == recipe.settings["gamma"]
+                small["first_batch"] = 50
+            (trial,) = run_recipe(toy, replace(recipe, training=small, model="CNN6 tanh"), [0], points=2)
+            assert 0 <= trial["test_error"] <= 1
+            assert trial["test_objective"] == trial["test_log_loss"]
+            assert trial["trunk"] == "abc"
+            assert len(trial["curve"]) >= 2
+            assert (trial["epsilon_proved"] is None) == (not space.private)
+            assert trial["epsilon_proved"] is None or trial["epsilon_proved"] <= 8.0
+
+
+def test_error_is_the_share_of_wrong_answers_and_training_lowers_it():
+    toy = digits(1040)
+    recipe = Recipe(
+        label="SGD",
+        method="sgd",
+        settings={"momentum": 0.9},
+        training={"batch": 50, "epochs": 10.0, "learning_rate": 0.5, "output": "last"},
+        model="CNN6 tanh",
+    )
+    (trial,) = run_recipe(toy, recipe, [0], points=4)
+    assert trial["test_error"] == 0.0
+    assert trial["curve"][-1][1] == 0.0
+    head = toy.start("CNN6 tanh", 0)
+    theta = torch.cat([p.detach().reshape(-1) for p in head.parameters()])
+    wrong = (head(toy.test.inputs).argmax(1) != toy.test.targets).double().mean()
+    assert toy.measures("CNN6 tanh", theta)["test_error"] == pytest.approx(float(wrong), abs=1e-12)
+    assert wrong > 0.5
+    lost = toy.measures("CNN6 tanh", theta * math.nan)
+    assert all(math.isnan(value) for value in lost.values())
+
+
+def test_trials_of_one_job_start_apart():
+    toy, recipe = digits(), image_spaces("cifar10-cnn6", "CNN6 tanh")[1]
+    recipe = recipe.recipe(recipe.begin(0), epsilon=8.0, sampling="poisson")
+    small = replace(recipe, training={"batch": 20, "steps": 2, "learning_rate": 1e-9})
+    first, second = (trial["test_log_loss"] for trial in run_recipe(toy, small, [0, 1], points=0))
+    assert abs(first - second) > 1e-3  # the steps alone move it by far less
+
+
+def test_a_short_search_begins_with_the_guess_and_tries_nothing_twice(tmp_path):
+    lab = Lab(tmp_path, tmp_path)
+    space = image_spaces("mnist", "CNN4 relu")[2]
+    search = Search(problem="mnist", space=space, epsilon=3.0, effort=SHORT, rank=1)
+    for rounds in range(SHORT.rounds + 1):
+        points = search.tries(lab, rounds)
+        for number, point in enumerate(points):
+            trial = {"seed": 0, "noise_multiplier": 1.0, "test_error": 0.1 + number / 1000}
+            lab.add("mnist-validation", search.recipe(point), [trial])
+    assert points[0] == space.begin(1)
+    assert len({search.recipe(point).key for point in points}) == len(points) == 5
+    assert search.best(lab, points, 1) == [points[0]]
+    assert SHORT.runs == 5
+
+
+def test_a_fresh_search_finds_all_neighbours(tmp_path):
+    """Two axes of three values: the middle has eight neighbours, and nine tries find them all."""
+    space = Space(
+        label="x",
+        method="sgd",
+        settings={"max_grad_norm": [0.5, 1.0, 2.0]},
+        training={"learning_rate": [1.0, 2.0, 4.0]},
+        first={"max_grad_norm": 1, "learning_rate": 1},
+        model="CNN4 relu",
+    )
+    effort = Effort(random=1, neighbours=8, rounds=1, parents=1, fresh=True)
+    search = Search(problem="mnist", space=space, epsilon=1.2, effort=effort)
+    tried = search.tries(Lab(tmp_path, tmp_path), 1)
+    assert len({tuple(point.values()) for point in tried}) == len(tried) == 9
+
+
+@pytest.fixture
+def cifar(tmp_path, monkeypatch):
+    """Made-up CIFAR files with digests of their own."""
+    stream = np.random.default_rng(0)
+    for name, labels in (("cifar-10", 1), ("cifar-100", 2)):
+        files = []
+        for file in public.IMAGE_SETS[name]:
+            table = stream.integers(0, 256, (40, labels + 3072), dtype=np.uint8)
+            table[:, :labels] %= 10
+            path = tmp_path / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(table.tobytes())
+            files.append(PublicFile(file.path, hashlib.sha256(table.tobytes()).hexdigest(), "http://127.0.0.1:9"))
+        monkeypatch.setitem(public.IMAGE_SETS, name, tuple(files))
+    monkeypatch.setattr(pretraining, "_HELD", 10)
+    return tmp_path
+
+
+def test_pretraining_and_features_are_kept_under_their_fingerprint(cifar, monkeypatch):
+    recipe, titles = Pretraining(epochs=1, batch=10), []
+
+    def track(items, total, title):
+        items = list(items)
+        assert len(items) == total
+        titles.append(title)
+        return items
+
+    first = trunk(cifar, recipe=recipe, track=track)
+    again = trunk(cifar, recipe=recipe, track=track)
+    assert len(titles) == 1
+    assert first.digest == again.digest
+    assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in first.module)
+    assert Pretraining(epochs=2, batch=10).fingerprint != recipe.fingerprint
+    pixels = torch.arange(2 * 3072).reshape(2, 3, 32, 32).remainder(256).to(torch.uint8)
+    found = features(first, "x", cifar, pixels=pixels, track=track)
+    alone = first.module((pixels[1:].float() / 255 - CIFAR_PIXELS["centre"]) / CIFAR_PIXELS["spread"])
+    assert torch.allclose(found[1], alone[0], rtol=2e-3, atol=1e-4)
+    features(first, "x", cifar, pixels=pixels, track=track)
+    assert titles[1:] == ["CNN6: features of x"]
+    titles.clear()
+    monkeypatch.setattr(images, "trunk", partial(trunk, recipe=recipe))
+    for _ in range(2):
+        prepare_problem("cifar10-cnn6", cifar, track)
+    assert titles == ["CNN6: features of cifar-10-train", "CNN6: features of cifar-10-test"]
+    problem = load_problem("cifar10-cnn6", cifar)
+    assert problem.train.inputs.shape == (200, 2048)
+    assert problem.facts["trunk"] == first.digest
+
+
+def test_folding_batch_norm_changes_nothing():
+    torch.manual_seed(0)
+    normalised = cnn6_trunk(normalised=True)
+    batch = 3 * torch.randn(16, 3, 32, 32) + 1
+    for _ in range(3):
+        normalised(batch)
+    normalised.eval()
+    folded = pretraining._folded(normalised)
+    assert torch.allclose(folded(batch), normalised(batch), atol=1e-4)
+    assert list(folded.state_dict()) == list(cnn6_trunk().state_dict())
+
+
+def test_image_problems_are_loaded_from_their_files(cifar):
+    problem = load_problem("cifar10-cnn5", cifar)
+    assert problem.train.inputs.shape == (200, 3, 32, 32)
+    assert len(problem.test) == 40
+    assert float(problem.train.inputs.min()) == -2
+    assert len(problem.validation().train) == 160
+
+
+def test_rows_from_results_are_json(dpsrm, tmp_path):
+    lab = Lab(tmp_path, tmp_path)
+    space = image_spaces("mnist", "CNN4 tanh")[3]
+    recipe = space.recipe(space.begin(1), epsilon=3.0, sampling="poisson")
+    write_tuned(
+        tmp_path / "mnist-tuned.json",
+        [Tuned(recipe=recipe, runs=12, validation_objective=0.03, epsilon_with_tuning=39.0)],
+    )
+    trial = {"test_objective": 0.1, "test_log_loss": 0.1, "seconds": 9.0, "epsilon_proved": 2.99}
+    trial |= {"noise_multiplier": 0.6, "passes": 10.0, "steps": 586, "gradients": 1e6}
+    trial["curve"] = [[0.5, 0.06, 0.2], [1.0, 0.03, 0.1]]
+    lab.add("mnist", recipe, [{**trial, "seed": seed, "test_error": 0.03 + 0.001 * seed} for seed in range(3)])
+    done = dpsrm("reproduce", "mnist", "--from-results", "--results", tmp_path, "--json")
+    assert done.code == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["method"] == "DP-SRM"
+    assert row["model"] == "CNN4 tanh"
+    assert row["test_error"] == pytest.approx(0.031)
+    assert row["paper"]["test_error"] == 0.0362
+    assert row["epsilon_with_tuning"] == 39.0
+    assert row["gradient_norm"] is None
+    assert (row["trials"], row["steps"]) == (3, 586)
+    report = (tmp_path / "report" / "report.html").read_text()
+    assert "mnist, CNN4 tanh" in report
+    assert "3.10 % ± 0.25" in report
+    assert {path.name for path in (tmp_path / "report" / "images").iterdir()} == {
+        "mnist-tanh-3.png",
+        "mnist-tanh-3.svg",
+    }
+    other = dpsrm("reproduce", "mnist", "--from-results", "--results", tmp_path, "--epsilon", 2)
+    assert other.code == 2
+    assert "1.2, 3.0, 7.0" in other.stderr
+    assert Reproduction(problem="mnist", lab=lab).recipes(Wanted(epsilons=(7.0,))) == []
