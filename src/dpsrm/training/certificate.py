@@ -45,8 +45,8 @@ def isolation_sentence(isolation: Isolation) -> str:
     """What the guarantee takes for granted about module and loss, in words."""
     if isolation is Isolation.ALONE:
         return (
-            "Every example was evaluated alone, on copies of module and loss: through them none can enter another's "
-            "contribution. What they may keep elsewhere (globals, files) is the operator's to answer for."
+            "Every example was evaluated alone, on a copy of the model: through it none can enter another's "
+            "contribution. What the model's code may keep elsewhere (globals, files) is the operator's to answer for."
         )
     if isolation is Isolation.CHECKED:
         return (
