@@ -15,9 +15,11 @@ if TYPE_CHECKING:
         Diverged,
         DpsrmError,
         InputError,
+        IsolationError,
         LedgerError,
         ResumeError,
     )
+    from dpsrm.core.isolation import Isolation
     from dpsrm.data import Records, load, load_like
     from dpsrm.methods import Srm
     from dpsrm.training import Performance, Privacy, Run, Settings, Theory, Training, resume, train, verify
@@ -29,9 +31,11 @@ _HOME = {
         "Diverged",
         "DpsrmError",
         "InputError",
+        "IsolationError",
         "LedgerError",
         "ResumeError",
     ),
+    "dpsrm.core.isolation": ("Isolation",),
     "dpsrm.data": ("Records", "load", "load_like"),
     "dpsrm.methods": ("Srm",),
     "dpsrm.training": ("Performance", "Privacy", "Run", "Settings", "Theory", "Training", "resume", "train", "verify"),
@@ -44,6 +48,8 @@ __all__ = [
     "Diverged",
     "DpsrmError",
     "InputError",
+    "Isolation",
+    "IsolationError",
     "LedgerError",
     "Performance",
     "Privacy",

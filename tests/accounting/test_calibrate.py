@@ -52,6 +52,15 @@ def test_never_under_and_at_most_a_thousandth_over(epsilon, steps, name) -> None
     assert by.epsilon(plan(noise / 1.001, steps), 1e-6).epsilon > epsilon
 
 
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+def test_a_budget_that_is_nearly_met_is_not_met(noise) -> None:
+    """The bracket's ends are powers of 2: one that costs half a percent too much must not be taken for a fit."""
+    epsilon = RDP.epsilon(plan(noise, 100), 1e-6).epsilon / 1.005
+    found = calibrate_noise(lambda s: plan(s, 100), accountant=RDP, epsilon=epsilon, delta=1e-6)
+    assert found > noise
+    assert RDP.epsilon(plan(found, 100), 1e-6).epsilon <= epsilon
+
+
 def test_a_calibration_takes_at_most_two_seconds(spend) -> None:
     for name in ("pld", "rdp"):
         start = time.process_time()

@@ -84,12 +84,15 @@ def expert():
     return Wrapped(dispatched, gate=nn.Linear(4, 2), a=nn.Linear(4, 3), b=nn.Linear(4, 3))
 
 
+_DRAW = torch.Generator().manual_seed(0)
+
+
 def norm(*shape):
-    return torch.randn(shape)
+    return torch.randn(shape, generator=_DRAW)
 
 
 def words(*shape):
-    return torch.randint(7, shape)
+    return torch.randint(7, shape, generator=_DRAW)
 
 
 CASES = {
@@ -109,6 +112,11 @@ CASES = {
     ),
     "spectral norm": (
         lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)), nn.Tanh()),
+        losses,
+        norm(6, 4),
+    ),
+    "a bias made of the example": (
+        lambda: linear(lambda m, x: F.linear(x, m.w.weight, x.mean(0)[:3]) + m.w.bias),
         losses,
         norm(6, 4),
     ),

@@ -19,7 +19,7 @@ EQUAL = [
     *("sort by length", "sorted dispatch", "flip", "mixup in forward", "in-batch negatives", "weight norm"),
     *("targets scaled by the batch", "balanced softmax", "spectral norm", "tied weights", "centred by the batch"),
     *("centred, detached", "cumulative sum", "rolled", "divided by the batch size", "attention across examples"),
-    *("examples as positions", "batch norm in evaluation mode"),
+    *("examples as positions", "batch norm in evaluation mode", "a bias made of the example"),
 ]
 REFUSED = ["value-dependent branch", "packed LSTM", "functional batch norm"]
 PUBLIC_TABLE = "docs/isolation.md"
@@ -139,7 +139,7 @@ class Remembers(nn.Module):
 
 WRITES = {
     "a buffer": lambda m, x: m.seen.mul_(0.9).add_(x.detach().mean(0)),
-    "a frozen parameter": lambda m, x: m.frozen.data.copy_(x.detach().mean(0)),
+    "a frozen parameter": lambda m, x: m.frozen.data.add_(x.detach().mean(0)),
     "a plain tensor": lambda m, x: m.plain.add_(x.detach().mean(0)),
     "a list": lambda m, x: m.list.append(x.detach().mean(0)),
     "an attribute": lambda m, x: setattr(m, "plain", 0.9 * m.plain + x.detach().mean(0)),

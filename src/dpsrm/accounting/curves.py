@@ -13,6 +13,11 @@ from scipy.special import gammaln, logsumexp
 
 Array = npt.NDArray[np.float64]
 
+NEGLIGIBLE = 1e-100  # a smaller ρ is rounded up to this: no cost is ever lost to underflow
+LEAST_NOISE, MOST_NOISE = 0.01, 2.0**20
+"""With less noise than the first sampling is not counted as a help; more than the second counts as the second."""
+
+_SMALL_EPSILON = 1e-3  # below it ρ(α) of a pure release is bounded by αε²/2, which then is tight to ε²
 _HIGHEST_MOMENT = 256  # central moments up to here enter Thm 27; beyond, its simpler bound alone
 _MAX_NODES = 50_000  # an order that would need more quadrature nodes gets ρ = ∞, which is sound
 
@@ -23,20 +28,30 @@ def gaussian(noise: float, orders: Array) -> Array:
     >>> gaussian(2.0, np.array([4.0]))
     array([0.5])
     """
-    return orders / (2 * noise**2)
+    with np.errstate(over="ignore"):
+        return np.maximum(orders / noise / noise / 2, NEGLIGIBLE)
 
 
 def pure(epsilon: float, orders: Array) -> Array:
-    """ρ(α) of randomised response, the worst ε-DP mechanism: ln(p^α r^{1−α} + r^α p^{1−α})/(α−1), p = e^ε r."""
-    log_p, log_r = -np.logaddexp(0, -epsilon), -np.logaddexp(0, epsilon)
-    moment = np.logaddexp(orders * log_p + (1 - orders) * log_r, orders * log_r + (1 - orders) * log_p)
-    rho: Array = np.minimum(np.maximum(moment / (orders - 1), 0.0), epsilon)
+    """ρ(α) of randomised response, the worst ε-DP mechanism: ln(p^α r^{1−α} + r^α p^{1−α})/(α−1), p = e^ε r.
+
+    It never exceeds ε nor αε²/2 (Bun & Steinke 2016, Prop. 1.4); at a small ε, where the logarithm would cancel, it is
+    taken to be the latter. Elsewhere the logarithm's rounding error is added.
+    """
+    with np.errstate(over="ignore"):
+        if epsilon < _SMALL_EPSILON:
+            return np.maximum(np.minimum(orders * epsilon * epsilon / 2, epsilon), NEGLIGIBLE)
+        log_p, log_r = -np.logaddexp(0, -epsilon), -np.logaddexp(0, epsilon)
+        moment = np.logaddexp(orders * log_p + (1 - orders) * log_r, orders * log_r + (1 - orders) * log_p)
+        moment += 4 * np.finfo(float).eps * orders * (1 + epsilon)
+        rho: Array = np.minimum(moment / (orders - 1), epsilon)
     return rho
 
 
 def zcdp(rho: float, orders: Array) -> Array:
     """ρ(α) = ρα, the definition of ρ-zCDP (Bun & Steinke 2016)."""
-    return rho * orders
+    with np.errstate(over="ignore"):
+        return np.maximum(rho * orders, NEGLIGIBLE)
 
 
 def wor_general(rate: float, noise: float, orders: Array) -> Array:
@@ -46,8 +61,10 @@ def wor_general(rate: float, noise: float, orders: Array) -> Array:
 
     *Guarantee*: an upper bound for any base mechanism with ρ(j) = j/(2s²).
     """
+    if noise < LEAST_NOISE:
+        return gaussian(noise, orders)
     j = np.arange(2, int(orders.max()) + 1, dtype=np.float64)
-    return _subsampled(rate, orders, j, _simple_terms(noise, j))
+    return _subsampled(rate, orders, j, _simple_terms(min(noise, MOST_NOISE), j))
 
 
 def wor_gaussian(rate: float, noise: float, orders: Array) -> Array:
@@ -60,7 +77,9 @@ def wor_gaussian(rate: float, noise: float, orders: Array) -> Array:
     *Departs from dp-accounting*, which computes the same: B_{2k} by quadrature of a positive function instead of
     forward differences, all orders at once: no cancellation; at `rdp.ORDERS` 0.08 s against 6.7 s.
     """
-    highest = math.ceil(orders.max())
+    if noise < LEAST_NOISE:
+        return gaussian(noise, orders)
+    noise, highest = min(noise, MOST_NOISE), math.ceil(orders.max())
     j = np.arange(2, highest + 1, dtype=np.float64)
     terms = _simple_terms(noise, j)
     known = slice(1, min(highest, _HIGHEST_MOMENT - 1) - 1)  # j = 3 .. 255
@@ -127,6 +146,9 @@ def _log_even_moments(noise: float, count: int) -> Array:
 
 def _quadrature(rate: float, noise: float, order: float, *, means: tuple[float, float]) -> float:
     """D_α of (1−q)N(0,s²) + q·N(mean,s²) for two means; ∞ where the quadrature would be unreasonably long."""
+    noise = min(noise, MOST_NOISE)
+    if noise < LEAST_NOISE:
+        return math.inf
     step = min(noise / 12, noise**2 / 2)
     low, high = -0.5 - 14 * noise, order + 14 * noise
     if (high - low) / step > _MAX_NODES:
@@ -142,14 +164,31 @@ def _quadrature(rate: float, noise: float, order: float, *, means: tuple[float, 
 
 def _log_excess(x: Array, rate: float, noise: float, *, order: float, means: tuple[float, float]) -> float:
     """ln Σ Q(x)·(L^α − 1 − α(L−1)) over the nodes `x`, L = P/Q, with P and Q relative to N(0,s²)."""
-    log_up, log_down = (
-        np.logaddexp(math.log1p(-rate), math.log(rate) + mean * (x - mean / 2) / noise**2) for mean in means
-    )
+    log_up, log_down = (_log_mixture(mean * (x - mean / 2) / noise**2, rate) for mean in means)
     loss = log_up - log_down
     log_q = log_down - (x / noise) ** 2 / 2 - math.log(noise * math.sqrt(2 * math.pi))
     big = order * loss > 30
     small_loss = np.where(big, 0.0, loss)
-    small = np.maximum(np.expm1(order * small_loss) - order * np.expm1(small_loss), 0.0)
+    small = _excess(order, small_loss)
     with np.errstate(divide="ignore"):
         log_g = np.where(big, order * loss, np.log(small))
     return float(logsumexp(log_q + log_g))
+
+
+def _log_mixture(exponent: Array, rate: float) -> Array:
+    """ln(1 − q + q·e^x), to full relative precision however small q and x are."""
+    log_mixture = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
+    far = exponent >= 1
+    log_mixture[far] = np.logaddexp(math.log1p(-rate), math.log(rate) + exponent[far])
+    return log_mixture
+
+
+def _excess(order: float, loss: Array) -> Array:
+    """L^α − 1 − α(L−1) at L = e^loss: Σ_{k≥2} (α^k − α)·loss^k/k! where the difference would cancel."""
+    excess = np.maximum(np.expm1(order * loss) - order * np.expm1(loss), 0.0)
+    small = order * np.abs(loss) < 0.01
+    tiny, series = loss[small], np.zeros(int(small.sum()))
+    for k in range(7, 1, -1):
+        series = series * tiny + (order**k - order) / math.factorial(k)
+    excess[small] = np.maximum(series * tiny * tiny, 0.0)
+    return excess

@@ -6,17 +6,32 @@ import math
 
 from scipy.special import log_ndtr
 
+from dpsrm.accounting.guarantee import exp_up
+
+_ULP = 2.0**-52
+_SHARP = 1e6  # a μ above this makes the arguments of Φ cancel; Φ(−x) ≤ e^{−x²/2} answers instead
+_ROUND = 1e-12
+_UNDERFLOW = -745.0  # e to this power is the least number there is
+
 
 def delta(noise: float, epsilon: float) -> float:
-    """δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), μ = 1/`noise`.
+    """δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), μ = 1/`noise`, rounded up.
+
+    The rounding errors of both logarithms are added; the first term alone is an upper bound too.
 
     >>> round(delta(1.0, 1.0), 6)
     0.126937
     """
     mu = 1 / noise
+    if mu > _SHARP:
+        distance = epsilon / mu * (1 - _ROUND) - mu / 2 * (1 + _ROUND)
+        return exp_up(-distance * distance / 2) if distance > 0 else 1.0
     first = float(log_ndtr(mu / 2 - epsilon / mu))
-    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
-    return min(-math.exp(first) * math.expm1(min(second - first, 0.0)), 1.0)
+    if first < _UNDERFLOW:
+        return math.ulp(0.0)
+    inner = float(log_ndtr(-mu / 2 - epsilon / mu))
+    rounding = 4 * _ULP * (1 + abs(first) + abs(inner))
+    return min(math.exp(first) * min(-math.expm1(min(epsilon + inner - first, 0.0)) + rounding, 1.0), 1.0)
 
 
 def epsilon(noise: float, delta_: float) -> float:
@@ -27,6 +42,9 @@ def epsilon(noise: float, delta_: float) -> float:
     >>> round(epsilon(1 / 0.06133, 1e-5), 4)
     0.2
     """
+    mu = 1 / noise
+    if mu > _SHARP:
+        return (mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta_))) * (1 + 4 * _ROUND)
     if delta(noise, 0.0) <= delta_:
         return 0.0
     low, high = 0.0, 1.0

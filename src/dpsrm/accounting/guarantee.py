@@ -11,6 +11,8 @@ import numpy as np
 from dpsrm.core.errors import LedgerError, need
 from dpsrm.core.events import Adjacency, Spending, UnprotectedRelease
 
+MOST_KINDS = 4096
+
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
@@ -106,6 +108,20 @@ use --accountant rdp for a smaller one
 def check_epsilon(epsilon: float) -> None:
     """Refuse an ε that is negative, infinite or not a number."""
     need(0 <= epsilon < math.inf, "epsilon must be finite and not negative", epsilon=epsilon, remedy="try 1.0")
+
+
+def exp_up(log_delta: float) -> float:
+    """e^x, at most 1, and never 0: what is too small to be a number is rounded up to the least one."""
+    return max(math.exp(min(log_delta, 0.0)), math.ulp(0.0))
+
+
+def need_few_kinds(spending: Spending) -> None:
+    """Refuse more kinds of release than any run has: each takes time and memory, and a file may name millions."""
+    need(
+        len(spending.charges) <= MOST_KINDS,
+        f"a spending has at most {MOST_KINDS} different releases",
+        different=len(spending.charges),
+    )
 
 
 def unprotected(spending: Spending) -> str:

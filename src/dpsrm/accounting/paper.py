@@ -14,7 +14,16 @@ import numpy as np
 
 from dpsrm.accounting import curves
 from dpsrm.accounting.curves import Array
-from dpsrm.accounting.guarantee import Condition, Guarantee, check_delta, check_epsilon, unprotected, why_none
+from dpsrm.accounting.guarantee import (
+    Condition,
+    Guarantee,
+    check_delta,
+    check_epsilon,
+    exp_up,
+    need_few_kinds,
+    unprotected,
+    why_none,
+)
 from dpsrm.accounting.rdp9 import need_replace_one, need_wor
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Event, GaussianRelease, PureRelease, Spending, UnprotectedRelease, ZcdpRelease
@@ -33,10 +42,11 @@ def _(event: GaussianRelease) -> Array:
     if event.sampling.rate == 1:  # the lemma's first sentence: no sampling, no condition
         return curves.gaussian(event.noise_multiplier, _ORDERS)
     need_wor(event, "paper")
-    rate, variance = event.sampling.rate, event.noise_multiplier**2
+    rate, variance = event.sampling.rate, event.noise_multiplier * event.noise_multiplier
+    if variance < 0.7 or rate * _ORDERS[0] * (1 + variance) >= 1:
+        return np.full_like(_ORDERS, math.inf)
     product = rate * _ORDERS * (1 + variance)
-    allowed = (variance >= 0.7) & (product < 1)
-    allowed &= 2 / 3 * variance * np.log(1 / product) >= _ORDERS - 1
+    allowed = (product < 1) & (-2 / 3 * variance * np.log(product) >= _ORDERS - 1)
     return np.where(allowed, 3.5 * rate**2 * _ORDERS / variance, math.inf)
 
 
@@ -70,9 +80,9 @@ def conditions(event: GaussianRelease, order: int) -> tuple[Condition, ...]:
     >>> [c.text for c in conditions(release, 2) if not c.holds]
     ['s² ≥ 0.7: s² = 0.25', 'α − 1 ≤ ⅔ s² ln(1/(qα(1+s²))): 1 against 0.615 (α = 2, q = 0.01, s = 0.5)']
     """
-    rate, variance = event.sampling.rate, event.noise_multiplier**2
+    rate, variance = event.sampling.rate, event.noise_multiplier * event.noise_multiplier
     product = rate * order * (1 + variance)
-    room = 2 / 3 * variance * math.log(1 / product)
+    room = -2 / 3 * variance * math.log(product)
     at = f"(α = {order}, q = {rate:.4g}, s = {event.noise_multiplier:.4g})"
     return (
         Condition(name="noise", holds=variance >= 0.7, text=f"s² ≥ 0.7: s² = {variance:.4g}"),
@@ -94,9 +104,11 @@ def largest_order(spending: Spending) -> int:
 def _total(spending: Spending) -> Array:
     """Σ count·ρ(α): one order for all releases, ∞ where any release's conditions fail."""
     need_replace_one(spending, "paper")
+    need_few_kinds(spending)
     total = np.zeros_like(_ORDERS)
-    for charge in spending.charges:
-        total += charge.count * _release_cost(charge.event)
+    with np.errstate(over="ignore"):
+        for charge in spending.charges:
+            total += charge.count * _release_cost(charge.event)
     return total
 
 
@@ -121,7 +133,7 @@ class PaperAccountant:
     def epsilon(self, spending: Spending, delta: float) -> Guarantee:
         """ε = min over the allowed orders of Σ ρ(α) + ln(1/δ)/(α−1), or no guarantee and the reason."""
         check_delta(delta)
-        bounds = _total(spending) + math.log(1 / delta) / (_ORDERS - 1)
+        bounds = _total(spending) - math.log(delta) / (_ORDERS - 1)
         best = int(np.argmin(bounds))
         epsilon = float(bounds[best]) if spending.charges else 0.0
         return self._answer(spending, order=int(_ORDERS[best]), epsilon=epsilon, delta=delta)
@@ -129,9 +141,10 @@ class PaperAccountant:
     def delta(self, spending: Spending, epsilon: float) -> Guarantee:
         """δ = min over the allowed orders of e^{(α−1)(Σρ(α) − ε)}, or no guarantee and the reason."""
         check_epsilon(epsilon)
-        exponents = (_ORDERS - 1) * (_total(spending) - epsilon)
+        with np.errstate(over="ignore"):
+            exponents = (_ORDERS - 1) * (_total(spending) - epsilon)
         best = int(np.argmin(exponents))
-        delta = math.exp(min(float(exponents[best]), 0.0)) if spending.charges else 0.0
+        delta = exp_up(float(exponents[best])) if spending.charges else 0.0
         return self._answer(spending, order=int(_ORDERS[best]), epsilon=epsilon, delta=delta)
 
     def _answer(self, spending: Spending, *, order: int, epsilon: float, delta: float) -> Guarantee:
@@ -140,7 +153,7 @@ class PaperAccountant:
         sampled = [e for e in events if isinstance(e, GaussianRelease) and e.sampling.rate < 1]
         found = tuple(condition for event in sampled for condition in conditions(event, order))
         failed = "; ".join(condition.text for condition in found if not condition.holds)
-        why = why_none(spending, epsilon=epsilon, delta=delta, otherwise="")
+        why = why_none(spending, epsilon=epsilon, delta=delta, otherwise="no Rényi order gives a finite bound")
         if failed and not unprotected(spending):
             why = f"Lemma 1 does not apply: {failed}"
         return Guarantee(

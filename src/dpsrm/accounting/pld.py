@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from dpsrm.accounting import gaussian, pld_pairs
 from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, unprotected, why_none
 from dpsrm.accounting.pld_compose import Parts, Tilt, tilt_for_delta, tilt_for_epsilon, untilted
+from dpsrm.accounting.pld_extremes import LEAST_NOISE, MOST_NOISE, set_aside
 from dpsrm.accounting.pld_grid import Pld
-from dpsrm.accounting.pld_release import Discretise, merged, profiles, release_plds
+from dpsrm.accounting.pld_release import Discretise, profiles, release_plds
+from dpsrm.accounting.rdp import need_supported
 from dpsrm.core.events import Adjacency, Event, GaussianRelease, PureRelease, Scheme, Spending
 
 LEAST_DELTA = 1e-9
@@ -26,7 +28,7 @@ class PldAccountant:
     *Guarantee*: an upper bound, within about `resolution`²/10 (relative) of the pairs' exact ε. WOR's pair is attained
     by one release, and within some 15 % of an explicit attack over many.
     *Edge cases*: δ < 1e-9 is refused; full-batch Gaussians alone are answered in closed form; pure releases alone never
-    cost more than their sum.
+    cost more than their sum; what no grid can hold is counted by basic composition (`pld_extremes`).
 
     >>> from dpsrm.core.events import Charge, Sampling
     >>> wor = Sampling(scheme=Scheme.WOR, population=60000, batch=512)
@@ -43,7 +45,10 @@ class PldAccountant:
         check_delta(delta, least=LEAST_DELTA)
         if unprotected(spending):
             return self._answer(spending, epsilon=math.inf, delta=delta, budget=0.0)
-        epsilon, budget = self._solve_epsilon(merged(spending), delta)
+        aside = set_aside(spending)
+        room = delta - aside.delta if aside.epsilon < math.inf else 0.0
+        epsilon, budget = self._solve_epsilon(aside.rest, room)
+        epsilon = min(epsilon + aside.epsilon, _pure_sum(spending))
         return self._answer(spending, epsilon=epsilon, delta=delta, budget=budget)
 
     def delta(self, spending: Spending, epsilon: float) -> Guarantee:
@@ -51,26 +56,36 @@ class PldAccountant:
         check_epsilon(epsilon)
         if unprotected(spending):
             return self._answer(spending, epsilon=epsilon, delta=1.0, budget=0.0)
-        delta, budget = self._solve_delta(merged(spending), epsilon)
-        return self._answer(spending, epsilon=epsilon, delta=delta, budget=budget)
+        if epsilon >= _pure_sum(spending):
+            return self._answer(spending, epsilon=epsilon, delta=0.0, budget=0.0)
+        aside = set_aside(spending)
+        delta, budget = self._solve_delta(aside.rest, epsilon - aside.epsilon)
+        return self._answer(spending, epsilon=epsilon, delta=min(delta + aside.delta, 1.0), budget=budget)
 
     def _solve_epsilon(self, spending: Spending, delta: float) -> tuple[float, float]:
         """ε and the numerical error in δ."""
+        if delta <= 0:
+            return math.inf, 0.0
         if not spending.charges:
             return 0.0, 0.0
         noise = _gaussian_alone(spending)
         if noise is not None:
             return gaussian.epsilon(noise, delta), 0.0
-        epsilon, budget = _composed_epsilon(spending, delta, resolution=self.resolution)
-        return min(epsilon, _pure_sum(spending)), budget
+        if _is_sharp(spending):
+            return math.inf, 0.0
+        return _composed_epsilon(spending, delta, resolution=self.resolution)
 
     def _solve_delta(self, spending: Spending, epsilon: float) -> tuple[float, float]:
         """δ and the numerical error in it."""
-        if not spending.charges or epsilon >= _pure_sum(spending):
+        if epsilon < 0:
+            return 1.0, 0.0
+        if not spending.charges:
             return 0.0, 0.0
         noise = _gaussian_alone(spending)
         if noise is not None:
             return gaussian.delta(noise, epsilon), 0.0
+        if _is_sharp(spending):
+            return 1.0, 0.0
 
         def tilting(parts: Parts, scale: float) -> Tilt:
             return tilt_for_epsilon(parts, epsilon, scale=scale)
@@ -84,7 +99,7 @@ class PldAccountant:
 
     def _answer(self, spending: Spending, *, epsilon: float, delta: float, budget: float) -> Guarantee:
         """A guarantee that says by itself when there is none."""
-        beyond = "with more than delta, the loss exceeds what this accountant counts to (500 per release)"
+        beyond = "with more than delta, the loss exceeds what this accountant counts to (500 per release, 2⁴⁸ releases)"
         why = why_none(spending, epsilon=epsilon, delta=delta, otherwise=beyond)
         return Guarantee(
             epsilon=epsilon,
@@ -107,13 +122,18 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
     The grid's error O(dx²), from above, is taken off with a factor to spare: the whole distance between two grids.
     """
     check_delta(delta, least=LEAST_DELTA)
+    for charge in spending.charges:
+        need_supported(charge.event, spending.adjacency)
     if unprotected(spending):
         return math.inf
-    gaussians = [c for c in spending.charges if isinstance(c.event, GaussianRelease)]
-    known = merged(Spending.of(gaussians, adjacency=spending.adjacency))
+    gaussians = [c for c in spending.charges if isinstance(c.event, GaussianRelease) and _is_attacked(c.event)]
+    known = set_aside(Spending.of(gaussians, adjacency=spending.adjacency)).rest
     noise = _gaussian_alone(known)
     if not known.charges or noise is not None:
         return gaussian.epsilon(noise, delta) if noise is not None else 0.0
+    sharpest = min(c.event.noise_multiplier for c in known.charges if isinstance(c.event, GaussianRelease))
+    if sharpest < LEAST_NOISE:
+        return gaussian.epsilon(sharpest, delta)
     _, budget = _composed_epsilon(known, delta, resolution=0.02, discretise=_attacked)
     wider = min(delta + 2 * budget, 1.0)
     fine, _ = _composed_epsilon(known, wider, resolution=0.02, discretise=_attacked)
@@ -153,12 +173,23 @@ def _attacked(event: Event, adjacency: Adjacency, dx: float) -> tuple[Pld, ...]:
     return release_plds(event, adjacency, dx)[:1]
 
 
+def _is_attacked(event: GaussianRelease) -> bool:
+    """Whether `set_aside` keeps this release as it is: one that it makes dearer says nothing about an attack."""
+    return event.sampling.rate == 1 or event.noise_multiplier <= MOST_NOISE
+
+
 def _gaussian_alone(spending: Spending) -> float | None:
     """The noise multiplier if `spending` is a single full-batch Gaussian, else None."""
     events = [charge.event for charge in spending.charges]
     if len(events) == 1 and isinstance(events[0], GaussianRelease) and events[0].sampling.rate == 1:
         return events[0].noise_multiplier
     return None
+
+
+def _is_sharp(spending: Spending) -> bool:
+    """Whether a full-batch Gaussian, among others, has losses beyond all that a grid counts."""
+    events = [charge.event for charge in spending.charges]
+    return any(isinstance(e, GaussianRelease) and e.noise_multiplier < LEAST_NOISE for e in events)
 
 
 def _pure_sum(spending: Spending) -> float:

@@ -23,6 +23,9 @@ from dpsrm.accounting.curves import Array
 from dpsrm.accounting.pld_grid import Pld
 
 MAX_BINS = 2**22
+MOST_RELEASES = 2**48
+_ULP = 2.0**-52
+_FAR = 1e100  # an ε beyond this is answered as this one
 _WRAP = 1e-12  # tilted mass allowed outside the window at either end (times `scale` if that is below 1)
 _DOWN = -(2.0 ** np.arange(3, -1, -1))  # tilts below 0, in units of 1/scale; they only bound the window's lower end
 
@@ -53,6 +56,11 @@ class Profile:
     deltas: Array
     budget: Array
 
+    @classmethod
+    def unknown(cls) -> Profile:
+        """Of what cannot be computed: δ = 1 at every ε."""
+        return cls(first=0.0, dx=1.0, deltas=np.ones(1), budget=np.ones(1))
+
     def reaches(self, delta: float) -> bool:
         """Whether the least ε for `delta` lies inside the window, not below it."""
         return self.first <= 0 or bool(self.deltas[0] > delta)
@@ -66,7 +74,7 @@ class Profile:
             return max(self.first, 0.0), self.delta(max(self.first, 0.0))[1]
         share = (self.deltas[j - 1] - delta) / (self.deltas[j - 1] - self.deltas[j])
         loss = self.first + (j - 1) * self.dx + math.log1p(share * math.expm1(self.dx))
-        epsilon = max(loss * (1 + 1e-12), 0.0)
+        epsilon = max(loss + 1e-12 * abs(loss) + 4 * _ULP * abs(self.first), 0.0)
         return epsilon, self.delta(epsilon)[1]
 
     def delta(self, epsilon: float) -> tuple[float, float]:
@@ -75,10 +83,10 @@ class Profile:
         if place < 0:
             return 1.0, 0.0
         last = self.deltas.size - 1
-        j = min(int(place), last)
+        j = int(min(place, last))
         share = math.expm1((place - j) * self.dx) / math.expm1(self.dx) if j < last else 0.0
         delta = float(self.deltas[j] + share * (self.deltas[min(j + 1, last)] - self.deltas[j]))
-        return min(delta, 1.0), float(self.budget[j])
+        return min(max(delta, math.ulp(0.0)), 1.0), float(self.budget[j])
 
 
 def tilt_for_delta(parts: Parts, delta: float, *, scale: float) -> Tilt:
@@ -94,7 +102,7 @@ def tilt_for_delta(parts: Parts, delta: float, *, scale: float) -> Tilt:
 def tilt_for_epsilon(parts: Parts, epsilon: float, *, scale: float) -> Tilt:
     """A tilt fit to find the δ at `epsilon`."""
     theta, cost = _costs(parts, scale)
-    return _narrowest(theta, cost, epsilon, releases=_count(parts), outside=_outside(scale))
+    return _narrowest(theta, cost, min(epsilon, _FAR), releases=_count(parts), outside=_outside(scale))
 
 
 def untilted(parts: Parts, *, scale: float) -> Tilt:
@@ -105,7 +113,8 @@ def untilted(parts: Parts, *, scale: float) -> Tilt:
 
 def bins(tilt: Tilt, dx: float) -> int:
     """How many bins the window needs."""
-    return next_fast_len(math.ceil((tilt.high - tilt.low) / dx) + 4, real=True)
+    least = math.ceil((tilt.high - tilt.low) / dx) + 4
+    return next_fast_len(least, real=True) if least <= MAX_BINS else least
 
 
 def compose(parts: Parts, tilt: Tilt) -> Profile:
@@ -114,7 +123,10 @@ def compose(parts: Parts, tilt: Tilt) -> Profile:
     *Guarantee*: every δ is an upper bound for the sum of the given PLDs: clipped at 0 where the FFT's noise is
     negative, plus the wrapped mass, plus a bound on the FFT's error (8 ulp per release, in the 2-norm). A mass at S
     counts (1 − e^{ε−S}) in δ(ε), so the FFT's noise counts at most 1 − e^{−width of the window}.
+    *Edge cases*: above 2⁴⁸ releases that bound would no longer be one: δ = 1.
     """
+    if _count(parts) > MOST_RELEASES:
+        return Profile.unknown()
     dx, size = parts[0][0].dx, bins(tilt, parts[0][0].dx)
     start = math.floor(tilt.low / dx)
     spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
@@ -122,11 +134,12 @@ def compose(parts: Parts, tilt: Tilt) -> Profile:
         spectrum *= _power(rfft(_folded(pld, tilt.theta, size)), count)
     tilted = np.roll(irfft(spectrum, n=size), -(start % size))
     losses = dx * np.arange(start, start + size)
-    untilt = np.exp(np.minimum(tilt.cost - tilt.theta * losses, 700.0))
-    noise = np.finfo(float).eps * (8 * _count(parts) + 32) * math.sqrt(2 * float(np.sum(np.abs(spectrum) ** 2)))
+    untilt = np.exp(np.minimum(tilt.cost - tilt.theta * losses, 600.0))
+    noise = _ULP * (8 * _count(parts) + 32) * math.sqrt(2 * float(np.sum(np.abs(spectrum) ** 2)))
     budget = untilt * (-math.expm1(-size * dx) * noise + 2 * tilt.outside)
     deltas = _infinite(parts) + budget + _hockey_sticks(np.maximum(tilted, 0.0) * untilt, dx)
-    return Profile(first=float(losses[0]), dx=dx, deltas=deltas, budget=budget)
+    found = Profile(first=float(losses[0]), dx=dx, deltas=deltas, budget=budget)
+    return found if bool(np.all(np.isfinite(deltas))) else Profile.unknown()
 
 
 def _hockey_sticks(mass: Array, dx: float) -> Array:

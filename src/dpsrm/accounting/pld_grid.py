@@ -23,6 +23,7 @@ import numpy.typing as npt
 from dpsrm.accounting.curves import Array
 
 Index = npt.NDArray[np.int64]
+_FARTHEST = 2**62
 _DENSE = 1024  # knots 0 .. 1024 are consecutive; above, each is about 1 + 1/1024 times the one before
 
 
@@ -45,13 +46,14 @@ class Pld:
 
 
 def knots(last: int) -> Index:
-    """Grid indices from 0 to at least `last`: consecutive at first, then geometric.
+    """Grid indices from 0 to at least `last` (or 2⁶², the farthest): consecutive at first, then geometric.
 
     >>> knots(3)
     array([0, 1, 2, 3])
     >>> len(knots(10**7))
     10433
     """
+    last = min(last, _FARTHEST)
     if last <= _DENSE:
         return np.arange(max(last, 1) + 1, dtype=np.int64)
     far = math.ceil(_DENSE * math.log(last / _DENSE))

@@ -28,10 +28,7 @@ class Mixture:
 
     def loss(self, x: float) -> float:
         """L(x), increasing in x, at most `_MAX_LOSS`."""
-        exponent = (x - 0.5) / self.noise**2
-        if self.rate == 1:
-            return min(exponent, _MAX_LOSS)
-        return min(float(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + exponent)), _MAX_LOSS)
+        return min(_log_mixture((x - 0.5) / self.noise**2, self.rate), _MAX_LOSS)
 
     def at(self, losses: Array) -> Array:
         """x with L(x) = ℓ; −∞ for losses that no x has."""
@@ -50,10 +47,8 @@ class Opposed:
     def loss(self, x: float) -> float:
         """L(x), at most `_MAX_LOSS`."""
         scale = 2 * self.noise**2
-        shared, own = math.log1p(-self.rate), math.log(self.rate)
-        up = np.logaddexp(shared, own + (x - 0.25) / scale)
-        down = np.logaddexp(shared, own - (x + 0.25) / scale)
-        return min(float(up - down), _MAX_LOSS)
+        up, down = (_log_mixture(exponent / scale, self.rate) for exponent in (x - 0.25, -x - 0.25))
+        return min(up - down, _MAX_LOSS)
 
     def at(self, losses: Array) -> Array:
         """x with L(x) = ℓ ≥ 0: s²ℓ + 2s²·asinh(w), w = (1/q − 1)·e^{1/8s²}·sinh(ℓ/2), in logs where w is huge."""
@@ -125,6 +120,15 @@ def variance(pair: Mixture | Opposed) -> float:
     step = float(x[1] - x[0])
     square = step * float(np.sum(loss**2 * (upper + lower)))
     return max(square - (step * float(np.sum(loss * (upper - lower)))) ** 2, square * 1e-3)
+
+
+def _log_mixture(exponent: float, rate: float) -> float:
+    """ln(1 − q + q·e^x), to full relative precision however small q and x are."""
+    if rate == 1:
+        return exponent
+    if exponent > _MAX_LOSS:  # ln q ≥ −37: what is left out here is lost in rounding
+        return math.log(rate) + exponent
+    return math.log1p(rate * math.expm1(exponent))
 
 
 def _right(loss: float, dx: float) -> Index:

@@ -13,17 +13,16 @@ from dpsrm.accounting.rdp import unsupported
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import (
     Adjacency,
-    Charge,
     Event,
     GaussianRelease,
     PureRelease,
-    Sampling,
     Scheme,
     Spending,
     ZcdpRelease,
 )
 
-_FULL = Sampling(scheme=Scheme.FULL, population=1, batch=1)
+_COARSEST = 64.0  # a coarser grid says nothing
+_LEAST_FINITE = 1e-9  # nor does a release whose loss is finite with less than this probability
 
 
 @singledispatch
@@ -84,45 +83,21 @@ release_plds = lru_cache(maxsize=16)(_release)
 _release_variance = lru_cache(maxsize=1024)(_variance)
 
 
-def merged(spending: Spending) -> Spending:
-    """The same cost in fewer releases: full-batch Gaussians add as 1/s², zCDP releases as ρ.
-
-    >>> full = Sampling(scheme=Scheme.FULL, population=9, batch=9)
-    >>> release = GaussianRelease(noise_multiplier=2.0, sampling=full)
-    >>> one = merged(Spending.of([Charge(release, 4)], adjacency=Adjacency.REPLACE_ONE))
-    >>> one.charges[0].event.noise_multiplier, one.releases
-    (1.0, 1)
-    """
-    precision = rho = 0.0
-    others: list[Charge] = []
-    for charge in spending.charges:
-        if isinstance(charge.event, GaussianRelease) and charge.event.sampling.rate == 1:
-            precision += charge.count / charge.event.noise_multiplier**2
-        elif isinstance(charge.event, ZcdpRelease):
-            rho += charge.count * charge.event.rho
-        else:
-            others.append(charge)
-    if precision:
-        others.append(Charge(GaussianRelease(noise_multiplier=precision**-0.5, sampling=_FULL), 1))
-    if rho:
-        others.append(Charge(ZcdpRelease(rho=rho), 1))
-    return Spending.of(others, adjacency=spending.adjacency)
-
-
 def grid_step(spending: Spending, resolution: float) -> tuple[float, float]:
     """The grid's step dx and the scale of the sum: `resolution` × the root mean variance of a release, rounded down.
 
     Rounding a loss to the grid adds a variance of at most dx²/4 per release, so relative to the sum's variance at most
     resolution²/4 in total, whatever the mixture of releases. Both numbers are rounded (to powers of √2 and of 2) so
-    that growing counts find the same PLDs in the cache. With pure releases, dx divides the largest ε exactly.
+    that growing counts find the same PLDs in the cache. With pure releases, dx divides the largest ε exactly, unless
+    that is much smaller.
     """
     variances = [(_release_variance(c.event, spending.adjacency), c.count) for c in spending.charges]
     total = sum(variance * count for variance, count in variances)
     wanted = math.sqrt(total) * max(resolution / math.sqrt(spending.releases), 8 / MAX_BINS)
     dx = 2.0 ** (math.floor(2 * math.log2(wanted)) / 2)
-    pure = [c.event.epsilon for c in spending.charges if isinstance(c.event, PureRelease)]
-    if pure:
-        dx = max(pure) / math.ceil(max(pure) / dx)
+    pure = max((c.event.epsilon for c in spending.charges if isinstance(c.event, PureRelease)), default=0.0)
+    if pure > dx / 2:
+        dx = pure / math.ceil(pure / dx)
     return dx, 2.0 ** round(math.log2(total) / 2)
 
 
@@ -138,8 +113,10 @@ def profiles(
 ) -> list[Profile]:
     """δ(ε) of the composition in each direction, on a grid coarsened (soundly) until it fits in `MAX_BINS`."""
     dx, scale = grid_step(spending, resolution)
-    while True:
+    while dx <= _COARSEST:
         found = [(discretise(c.event, spending.adjacency, dx), c.count) for c in spending.charges]
+        if any(float(pld.mass.sum()) < _LEAST_FINITE for plds, _ in found for pld in plds):
+            break
         directions = range(max(len(plds) for plds, _ in found))
         sides = [[(plds[min(side, len(plds) - 1)], count) for plds, count in found] for side in directions]
         tilts = [tilting(parts, scale) for parts in sides]
@@ -147,3 +124,4 @@ def profiles(
         if size <= MAX_BINS:
             return [compose(parts, tilt) for parts, tilt in zip(sides, tilts, strict=True)]
         dx *= 2.0 ** math.ceil(math.log2(size / MAX_BINS))
+    return [Profile.unknown()]

@@ -10,7 +10,14 @@ import numpy as np
 
 from dpsrm.accounting import curves
 from dpsrm.accounting.curves import Array
-from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, unprotected, why_none
+from dpsrm.accounting.guarantee import (
+    Guarantee,
+    check_delta,
+    check_epsilon,
+    exp_up,
+    need_few_kinds,
+    why_none,
+)
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.events import (
     Adjacency,
@@ -95,6 +102,14 @@ def _(event: UnprotectedRelease, adjacency: Adjacency, orders: Array) -> Array:
     return np.full_like(orders, math.inf)
 
 
+def need_supported(event: Event, adjacency: Adjacency) -> None:
+    """Refuse a sampling scheme that no accountant covers under `adjacency`."""
+    if not isinstance(event, GaussianRelease) or event.sampling.rate == 1:
+        return
+    if event.sampling.scheme is Scheme.WOR and adjacency is not Adjacency.REPLACE_ONE:
+        raise unsupported(event, adjacency)
+
+
 def unsupported(event: GaussianRelease, adjacency: Adjacency) -> InputError:
     """The error for a sampling scheme that no accountant covers under `adjacency`."""
     scheme = event.sampling.scheme.value
@@ -117,24 +132,46 @@ def rdp_curve(spending: Spending) -> RdpCurve:
 
     *Guarantee*: adaptive composition (Mironov 2017, Prop. 1); every summand is an upper bound.
     """
+    need_few_kinds(spending)
     total = np.zeros(len(ORDERS))
-    for charge in spending.charges:
-        total += charge.count * _release_curve(charge.event, spending.adjacency)
+    with np.errstate(over="ignore"):
+        for charge in spending.charges:
+            total += charge.count * _release_curve(charge.event, spending.adjacency)
     return RdpCurve(orders=ORDERS, values=tuple(total.tolist()))
 
 
 def curve_epsilon(curve: RdpCurve, delta: float) -> float:
-    """ε at `delta`: min_α ρ + ln(1−1/α) − ln(δα)/(α−1) (Canonne–Kamath–Steinke 2020, Prop. 12), by dp-accounting."""
-    from dp_accounting.rdp import rdp_privacy_accountant as theirs
+    """ε at `delta`: min_α ρ + ln(1−1/α) − ln(δα)/(α−1) (Canonne–Kamath–Steinke 2020, Prop. 12), never below 0.
 
-    return float(theirs.compute_epsilon(curve.orders, curve.values, delta)[0])
+    ε = 0 where the total variation is at most δ: by √(1−e^{−ρ}) (Bretagnolle–Huber, KL ≤ ρ(α)).
+    *Departs from dp-accounting*, which computes the same, but not for a δ whose square is no longer a number.
+    """
+    orders, values = _usable(curve)
+    if float(np.min(_log_variation(values))) <= math.log(delta):
+        return 0.0
+    bounds = values + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    return max(float(np.min(bounds)), 0.0)
 
 
 def curve_delta(curve: RdpCurve, epsilon: float) -> float:
     """δ at `epsilon`, the inverse of `curve_epsilon`."""
-    from dp_accounting.rdp import rdp_privacy_accountant as theirs
+    orders, values = _usable(curve)
+    with np.errstate(over="ignore"):
+        log_deltas = (orders - 1) * (values - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+    return exp_up(min(float(np.min(log_deltas)), float(np.min(_log_variation(values)))))
 
-    return float(theirs.compute_delta(curve.orders, curve.values, epsilon)[0])
+
+def _usable(curve: RdpCurve) -> tuple[Array, Array]:
+    """The orders above 1.01 (below, the conversion is useless and its logarithms cancel) and ρ there."""
+    orders, values = np.array(curve.orders), np.array(curve.values)
+    need(bool(np.any(orders > 1.01)), "a curve needs an order above 1.01", orders=curve.orders)
+    return orders[orders > 1.01], values[orders > 1.01]
+
+
+def _log_variation(values: Array) -> Array:
+    """ln √(1−e^{−ρ})."""
+    with np.errstate(divide="ignore"):
+        return np.log(-np.expm1(-values)) / 2
 
 
 @dataclass(frozen=True)
@@ -157,12 +194,13 @@ class RdpAccountant:
     def epsilon(self, spending: Spending, delta: float) -> Guarantee:
         """The smallest ε this accountant can prove at `delta`."""
         check_delta(delta)
-        return self._answer(spending, epsilon=curve_epsilon(rdp_curve(spending), delta), delta=delta)
+        epsilon = curve_epsilon(rdp_curve(spending), delta) if spending.charges else 0.0
+        return self._answer(spending, epsilon=epsilon, delta=delta)
 
     def delta(self, spending: Spending, epsilon: float) -> Guarantee:
         """The smallest δ this accountant can prove at `epsilon`."""
         check_epsilon(epsilon)
-        delta = curve_delta(rdp_curve(spending), epsilon) if not unprotected(spending) else 1.0
+        delta = curve_delta(rdp_curve(spending), epsilon) if spending.charges else 0.0
         return self._answer(spending, epsilon=epsilon, delta=delta)
 
     def _answer(self, spending: Spending, *, epsilon: float, delta: float) -> Guarantee:

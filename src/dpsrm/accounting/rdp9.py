@@ -10,7 +10,7 @@ import numpy as np
 
 from dpsrm.accounting import curves
 from dpsrm.accounting.curves import Array
-from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, why_none
+from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, exp_up, need_few_kinds, why_none
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import (
     Adjacency,
@@ -100,22 +100,25 @@ class Rdp9Accountant:
         """The smallest ε this accountant can prove at `delta`."""
         check_delta(delta)
         rho = self._total(spending)
-        best = float(np.min(rho + math.log(1 / delta) / (_ORDERS - 1))) if spending.charges else 0.0
+        best = float(np.min(rho - math.log(delta) / (_ORDERS - 1))) if spending.charges else 0.0
         return self._answer(spending, epsilon=best, delta=delta)
 
     def delta(self, spending: Spending, epsilon: float) -> Guarantee:
         """The smallest δ this accountant can prove at `epsilon`."""
         check_epsilon(epsilon)
         rho = self._total(spending)
-        log_delta = float(np.min((_ORDERS - 1) * (rho - epsilon))) if spending.charges else -math.inf
-        return self._answer(spending, epsilon=epsilon, delta=math.exp(min(log_delta, 0.0)))
+        with np.errstate(over="ignore"):
+            log_delta = float(np.min((_ORDERS - 1) * (rho - epsilon)))
+        return self._answer(spending, epsilon=epsilon, delta=exp_up(log_delta) if spending.charges else 0.0)
 
     def _total(self, spending: Spending) -> Array:
         """Σ count·ρ(α)."""
         need_replace_one(spending, self.name)
+        need_few_kinds(spending)
         total = np.zeros_like(_ORDERS)
-        for charge in spending.charges:
-            total += charge.count * _release_curve(charge.event)
+        with np.errstate(over="ignore"):
+            for charge in spending.charges:
+                total += charge.count * _release_curve(charge.event)
         return total
 
     def _answer(self, spending: Spending, *, epsilon: float, delta: float) -> Guarantee:

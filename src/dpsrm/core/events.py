@@ -23,6 +23,8 @@ class Adjacency(str, Enum):
     REPLACE_ONE = "replace-one"
     ADD_REMOVE = "add-remove"
 
+    __hash__ = str.__hash__  # equal texts are equal members; Enum's own hash is slow, and charges are looked up by it
+
 
 class Scheme(str, Enum):
     """How a batch is drawn: a fresh subset without replacement, independent coins, or everything."""
@@ -30,6 +32,8 @@ class Scheme(str, Enum):
     WOR = "wor"
     POISSON = "poisson"
     FULL = "full"
+
+    __hash__ = str.__hash__  # as in `Adjacency`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,13 @@ from torch.func import grad_and_value
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
 from dpsrm.gradients.objective import Objective, Way, dense, each_alone
-from dpsrm.gradients.query import Query, need_few
+from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
 
 _ELEMENTS = 2**24
 """Per-example gradients held at once, in numbers: 64 MB of float32 per point."""
+_ROWS = 1024
+"""Rows added in one float64 product: more could not be kept within the margin (docs/decisions/rounding.md)."""
 
 
 class FunctionalEngine:
@@ -27,7 +29,7 @@ class FunctionalEngine:
         """Prepare the vectorised gradient of `objective`."""
         need(objective.way is Way.VMAP, "this engine runs each example alone by vmap", way=objective.way.value)
         self.objective = objective
-        self.max_physical_batch = max_physical_batch or max(1, _ELEMENTS // objective.layout.size)
+        self.max_physical_batch = min(_ROWS, max_physical_batch or max(1, _ELEMENTS // objective.layout.size))
 
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
@@ -38,7 +40,6 @@ class FunctionalEngine:
     def add(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
         """Add a batch to a running sum."""
         inputs = dense(inputs)
-        need_few(len(inputs), len(inputs) // self.max_physical_batch + 1)
         for piece in range(0, len(inputs), self.max_physical_batch):
             cut = slice(piece, piece + self.max_physical_batch)
             state = torch.get_rng_state()
@@ -51,10 +52,10 @@ class FunctionalEngine:
 
     def _rows(self, point_P: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Every example's gradient and loss."""
-        layout, run = self.objective.layout, self.objective.ready()
+        run = self.objective.ready()
 
         def loss_of_one(vector_P: Tensor, one_input: Tensor, one_target: Tensor) -> Tensor:
-            return run.one(layout.split(vector_P), one_input, one_target)
+            return run.one(self.objective.parameters(vector_P), one_input, one_target)
 
         with self.objective.explained(point_P, inputs, targets):
             rows: tuple[Tensor, Tensor] = each_alone(grad_and_value(loss_of_one), (None, 0, 0))(

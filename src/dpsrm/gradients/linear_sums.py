@@ -119,7 +119,7 @@ class LinearSums:
         """The points in float64, (K, P)."""
         points_KP = np.empty((len(points), self._size))
         for k, point_P in enumerate(points):
-            points_KP[k] = point_P.detach().numpy()
+            points_KP[k] = point_P.numpy()
         return points_KP
 
 

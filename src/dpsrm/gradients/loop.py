@@ -16,12 +16,17 @@ class LoopEngine:
     """Clipped sums by a Python loop over examples; every faster engine is tested against it.
 
     It takes any module: each example is an ordinary call on a copy of the module of its own.
+    Args:
+        objective: the module and its loss.
+        margin: the share of a clip that is given up for rounding; another one only to compare with another engine.
+
     Edge cases: layers with randomness draw the same at every point of a query.
     """
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: Objective, *, margin: float = MARGIN) -> None:
         """Remember the objective."""
         self.objective = objective
+        self.margin = margin
 
     def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
@@ -41,7 +46,7 @@ class LoopEngine:
                     refuse_excess(torch.tensor([norm]), part)
                 if not finite:
                     continue
-                within, automatic = part.clip * (1 - MARGIN), part.rule is ClipRule.AUTO
+                within, automatic = part.clip * (1 - self.margin), part.rule is ClipRule.AUTO
                 clipped[index] += norm > part.clip
                 length = norm + STABILITY if automatic else norm
                 scale = within / length if norm > within or automatic else 1.0

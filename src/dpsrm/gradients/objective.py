@@ -112,7 +112,7 @@ class Objective:
             )
         layout = Layout.of(module)
         twins = Twins(module), Twins(loss, with_values=True)
-        frozen = {name: p.detach() for name, p in module.named_parameters() if name not in layout.names}
+        frozen = {name: p.detach().clone() for name, p in module.named_parameters() if name not in layout.names}
         buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         return cls(module, loss, layout, way, _twins=twins, _frozen=frozen, _buffers=buffers)
 
@@ -121,11 +121,11 @@ class Objective:
         inputs = dense(inputs)
         with self.explained(vector_P, inputs, targets):
             if self.way is Way.BATCH and len(inputs):
-                return self.ready().batch(self.layout.split(vector_P), inputs, targets)
+                return self.ready().batch(self.parameters(vector_P), inputs, targets)
             if self.way is Way.LOOP or len(inputs) == 0:
                 return self._one_by_one(vector_P, inputs, targets)
             if self.way is Way.VMAP:
-                one, parameters = self.ready().one, self.layout.split(vector_P)
+                one, parameters = self.ready().one, self.parameters(vector_P)
                 losses_B: Tensor = each_alone(lambda x, y: one(parameters, x, y))(inputs, targets)
                 return losses_B
         raise AssertionError(self.way)
@@ -137,14 +137,18 @@ class Objective:
 
     def alone(self, vector_P: Tensor, one_input: Tensor, one_target: Tensor) -> Tensor:
         """The loss of a single example, by an ordinary call."""
-        return self.ready(copy=True).one(self.layout.split(vector_P), one_input, one_target)
+        return self.ready(copy=True).one(self.parameters(vector_P), one_input, one_target)
+
+    def parameters(self, vector_P: Tensor) -> dict[str, Tensor]:
+        """The trainable parameters for one pass: a copy of θ, so that what is written into it is lost (ActNorm)."""
+        return self.layout.split(vector_P.clone())
 
     def ready(self, *, copy: bool = False) -> Pass:
         """What one pass runs on: new twins, and the values of buffers and frozen parameters.
 
         Args:
-            copy: frozen parameters are copied too. Under vmap nothing can write an example's numbers into them, so
-                there a view will do.
+            copy: frozen parameters are copied for this pass too. Under vmap nothing can write an example's numbers into
+                them, so there the copy that all passes share will do.
         """
         module, loss = (twins.make() for twins in self._twins)
         assert isinstance(module, nn.Module)
@@ -180,12 +184,13 @@ class Objective:
         return True
 
     def discarded(self, vector_P: Tensor, one_input: Tensor, one_target: Tensor) -> list[str]:
-        """The buffers and frozen parameters that a pass over one example writes, all in vain."""
-        run = self.ready(copy=True)
-        before = {name: value.clone() for name, value in run.values.items()}
+        """The buffers and parameters, frozen or not, that a pass over one example writes, all in vain."""
+        run, parameters = self.ready(copy=True), self.parameters(vector_P)
+        values = {**run.values, **parameters}
+        before = {name: value.clone() for name, value in values.items()}
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            run.one(self.layout.split(vector_P), one_input.clone(), one_target)
-        return [name for name, value in run.values.items() if not _same(value, before[name])]
+            run.one(parameters, one_input.clone(), one_target)
+        return [name for name, value in values.items() if not _same(value, before[name])]
 
     def refuse_memory(self, vector_P: Tensor, inputs: Tensor, targets: Tensor) -> None:
         """Refuse module and loss if an example's loss is another after another example was seen.

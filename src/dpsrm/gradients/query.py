@@ -33,6 +33,8 @@ class ClipRule(str, Enum):
     FLAT = "flat"
     AUTO = "auto"
 
+    __hash__ = str.__hash__  # equal texts are equal members; Enum's own hash is slow, and parts are looked up by it
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -79,13 +81,11 @@ class Query:
 
     def __post_init__(self) -> None:
         """Refuse parts that speak of other points."""
+        count = len(self.points)
         for part in self.parts:
-            need(
-                len(part.coefficients) == len(self.points),
-                "a part has one coefficient per point",
-                coefficients=part.coefficients,
-                points=len(self.points),
-            )
+            if len(part.coefficients) != count:
+                rule = "a part has one coefficient per point"
+                need(False, rule, coefficients=part.coefficients, points=count)
 
     @property
     def bound(self) -> float:
@@ -101,7 +101,7 @@ class Engine(Protocol):
         ...
 
 
-MARGIN = 2.0**-22
+MARGIN = 2.0**-20
 """What is clipped is clipped to (1 − margin) of its clip: the rest pays for rounding in float64 sums over the batch.
 
 docs/decisions/rounding.md proves that it is enough for every engine. It is a constant, because a margin that followed
@@ -111,9 +111,9 @@ the size of the drawn batch would tell that size.
 _ADDITIONS = MARGIN / 4 * 2**53
 
 
-def need_few(examples: int, pieces: int) -> None:
-    """Refuse a batch so large that float64 could not add its pieces within the margin."""
-    few = examples * pieces <= _ADDITIONS
+def need_few(examples: int, additions: int) -> None:
+    """Refuse a batch so large that float64 could not add it up, in so many additions, within the margin."""
+    few = examples * additions <= _ADDITIONS
     need(few, "a batch of this size cannot be summed safely", examples=examples, remedy="take smaller batches")
 
 
@@ -136,7 +136,7 @@ def part_factors(norm_B: Tensor, part: Part, margin: float = MARGIN) -> Tensor:
 
     >>> part = Part(coefficients=(1.0,), clip=2.0, rule=ClipRule.AUTO)
     >>> part_factors(torch.tensor([0.0, 0.99, 3.99], dtype=torch.float64), part)
-    tensor([200.0000,   2.0000,   0.5000], dtype=torch.float64)
+    tensor([199.9998,   2.0000,   0.5000], dtype=torch.float64)
     """
     if part.rule is ClipRule.FLAT:
         return clip_factors(norm_B, part.clip, margin)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.secret import ClippedSum, Diagnostics
-from dpsrm.gradients.query import Excess, Query, part_factors, refuse_excess
+from dpsrm.gradients.query import Excess, Query, need_few, part_factors, refuse_excess
 
 
 @dataclass
@@ -25,6 +25,8 @@ class Tally:
     rows: int = 0
     nonfinite: int = 0
     loss: float = 0.0
+    additions: int = 0
+    """How many numbers were added to one coordinate of the sum at most."""
 
     @classmethod
     def empty(cls, query: Query) -> Tally:
@@ -55,9 +57,11 @@ class Tally:
                 refuse_excess(torch.where(finite_B, norm_B, torch.nan), part)
             self.clipped[index] += int((norm_B > part.clip).sum())
             self.total_P += part.weight * (part_factors(norm_B, part) @ rows_BP)
+            self.additions += 1
 
     def result(self) -> ClippedSum[Tensor]:
         """The sum with its bound, and what the operator may want to know."""
+        need_few(self.rows, self.additions)
         share = max(self.rows, 1)
         return ClippedSum(
             secret=self.total_P,

@@ -135,7 +135,7 @@ class Airlock:
         if noise_multiplier == 0:
             return total.secret / sampling.batch
         noisy = gaussian_noise(std, total.secret.numel(), self._noise).add_(total.secret)
-        return on_grid(noisy, std).div_(sampling.batch)
+        return on_grid(noisy, std).div_(float(sampling.batch))
 
     def _pay(self, event: Event, count: int = 1) -> None:
         """Use charges made ahead, or have the budget accept new ones and write them down."""

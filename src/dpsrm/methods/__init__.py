@@ -17,8 +17,10 @@ from dpsrm.methods.steps import (
     ConstantStep,
     NonconvexPenalty,
     OptimizerStep,
+    PenalisedStep,
     Regularised,
     Stepper,
+    penalised,
 )
 from dpsrm.methods.storm import Storm
 from dpsrm.methods.theory import Assumptions, TheoryPlan, plan_theory
@@ -52,6 +54,7 @@ __all__ = [
     "NonconvexPenalty",
     "OptimizerStep",
     "Output",
+    "PenalisedStep",
     "RateSchedule",
     "Regularised",
     "Rrpsgd",
@@ -69,5 +72,6 @@ __all__ = [
     "make_output",
     "method_class",
     "papers_noise",
+    "penalised",
     "plan_theory",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from torch import Tensor
@@ -92,15 +93,16 @@ class DiskWalk(DirectionWalk):
         share = self._settings.share if self.time > 0 else 0.0
         ahead = self.theta + self._settings.lookahead * (self.theta - self.previous)
         used = [(c, point) for c, point in ((share, ahead), (1 - share, self.theta)) if c != 0]
-        part = Part(
-            coefficients=tuple(c for c, _ in used),
-            clip=self._settings.max_grad_norm,
-            name="look-ahead gradient",
-            rule=self._settings.clip,
-        )
-        return Ask(query=Query(points=tuple(point for _, point in used), parts=(part,)), batch=self.batch)
+        parts = _parts(tuple([c for c, _ in used]), self._settings.max_grad_norm, self._settings.clip)
+        return Ask(query=Query(points=tuple([point for _, point in used]), parts=parts), batch=self.batch)
 
     def weights(self) -> tuple[float, float]:
         """The filter (line 6); the step of line 7 follows."""
         kappa = self._settings.kappa if self.time > 0 else 1.0
         return 1 - kappa, kappa
+
+
+@lru_cache(maxsize=16)
+def _parts(coefficients: tuple[float, ...], clip: float, rule: ClipRule) -> tuple[Part]:
+    """The combination under its clip: the same at every step after the first."""
+    return (Part(coefficients=coefficients, clip=clip, name="look-ahead gradient", rule=rule),)

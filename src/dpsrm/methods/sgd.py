@@ -36,7 +36,7 @@ class Sgd(Method):
 
     Edge cases: β = 0 is plain DP-SGD; infinite C1 without noise is SGD; a batch of all records is DP-GD (`gd`).
 
-    Departs from the paper: fixed-size sampling without replacement by default, and no moments accountant.
+    Departs from the paper: another accountant than its moments accountant; sampling without replacement is an option.
 
     Source: Abadi et al. 2016; Bu et al. 2023 for AUTO-S.
 

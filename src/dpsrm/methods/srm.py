@@ -145,19 +145,20 @@ class SrmWalk(DirectionWalk):
 
     def ask(self) -> Ask:
         """The gradients at θ⁰ (lines 1–2), then gradient differences and gradients at θ^t (lines 6–7)."""
-        if self._gamma == 1:
+        gamma = self._gamma
+        if gamma == 1:
             gradient = Part(coefficients=(1.0,), clip=self._settings.max_grad_norm, rule=self._settings.clip)
             query = Query(points=(self.theta,), parts=(gradient,), excess=self._settings.excess)
         else:
             points = (self.theta, self.previous)
-            query = Query(points=points, parts=self._parts(self._gamma), excess=self._settings.excess)
+            query = Query(points=points, parts=self._parts(gamma), excess=self._settings.excess)
         return Ask(query=query, batch=self.batch)
 
     def _parts(self, gamma: float) -> tuple[Part, ...]:
         """The difference and the gradient, each with its clip, or both under one."""
         s = self._settings
         if s.joint_norm is not None:
-            return (Part(coefficients=(1.0, gamma - 1), clip=s.joint_norm, name="recursive gradient"),)
+            return _one_part(s.joint_norm, gamma)
         C2 = s.max_diff_norm
         if s.relative is not None:
             C2 = radius(s.relative, self.distance(), at_most=C2)
@@ -166,6 +167,12 @@ class SrmWalk(DirectionWalk):
     def weights(self) -> tuple[float, float]:
         """v^t = release + (1−γ)·v^{t−1} (lines 3 and 8); θ^{t+1} follows (line 5)."""
         return 1 - self._gamma, 1.0
+
+
+@lru_cache(maxsize=16)
+def _one_part(clip: float, gamma: float) -> tuple[Part]:
+    """The recursive gradient as a whole under its one clip: the same at every step unless γ changes."""
+    return (Part(coefficients=(1.0, gamma - 1), clip=clip, name="recursive gradient"),)
 
 
 @lru_cache(maxsize=16)

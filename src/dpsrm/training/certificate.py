@@ -44,7 +44,10 @@ def prove(facts: LedgerFacts) -> Guarantee | None:
 def isolation_sentence(isolation: Isolation) -> str:
     """What the guarantee takes for granted about module and loss, in words."""
     if isolation is Isolation.ALONE:
-        return "Every example was evaluated alone: none can enter another's contribution."
+        return (
+            "Every example was evaluated alone, on copies of module and loss: through them none can enter another's "
+            "contribution. What they may keep elsewhere (globals, files) is the operator's to answer for."
+        )
     if isolation is Isolation.CHECKED:
         return (
             "The guarantee assumes, on the operator's word, that module and loss treat every example by itself; each "
@@ -109,9 +112,18 @@ def _promise(facts: LedgerFacts, guarantee: Guarantee | None, unit: str) -> str:
     return (
         f"The model, and everything else in this folder outside `private/`, is (ε = {guarantee.epsilon:.6g}, "
         f"δ = {guarantee.delta:g})-differentially private: {change}, the probability of any outcome "
-        f"changes by at most a factor e^ε = {math.exp(guarantee.epsilon):.4g}, plus δ. "
+        f"changes by at most a factor e^ε = {_exponential(guarantee.epsilon)}, plus δ. "
         f"Adjacency: {facts.header.adjacency.value}; accountant: {guarantee.accountant}."
     )
+
+
+def _exponential(epsilon: float) -> str:
+    """e^ε in four digits, also where no float could hold it.
+
+    >>> _exponential(1.0), _exponential(1000.0)
+    ('2.718', '10^434.3')
+    """
+    return f"{math.exp(epsilon):.4g}" if epsilon < 700 else f"10^{epsilon / math.log(10):.1f}"
 
 
 def _row(charge: Charge) -> str:

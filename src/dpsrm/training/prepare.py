@@ -19,12 +19,12 @@ from dpsrm.methods import (
     NonconvexPenalty,
     Output,
     RateSchedule,
-    Regularised,
     Schedule,
     Scheduled,
     Stepper,
     Walk,
     make_output,
+    penalised,
 )
 from dpsrm.training.config import Settings, plain, settings_to_dict
 from dpsrm.training.plan import Plan, make_plan
@@ -116,8 +116,7 @@ def resolve(
         dimension = objective.layout.size
         method, schedule, stepper = settings.theory.resolve(training, settings.privacy, n=n, dimension=dimension)
     if training.regulariser > 0:
-        penalty = NonconvexPenalty(training.regulariser)
-        stepper = Regularised(stepper, penalty, gradient=penalty.gradient)
+        stepper = penalised(stepper, NonconvexPenalty(training.regulariser), like_P=start_P)
     return method, schedule, stepper
 
 

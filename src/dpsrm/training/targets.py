@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import torch
 
 from dpsrm.core.errors import need
 from dpsrm.data import Records, RecordSource
-from dpsrm.gradients import AUTO, LinearEngine, Objective
+from dpsrm.gradients import AUTO, LinearEngine, Objective, Way
 from dpsrm.gradients.objective import dense
 from dpsrm.training.models import binary_loss, multiclass_loss
 from dpsrm.training.settings import Performance
@@ -53,10 +54,18 @@ def need_isolated(objective: Objective, records: RecordSource, *, performance: P
 
     Says, once, which buffers or frozen parameters they write: those writes are discarded.
 
-    Edge cases: the closed form of a linear model runs neither.
+    Edge cases: the closed form of a linear model runs neither. A `torch.autograd.Function` with a vmap rule of its own
+    is given all examples by vmap: while one is defined outside of torch, vmap is refused.
     """
     if performance.engine in (AUTO, "linear") and LinearEngine.applies(objective):
         return
+    rules = _foreign_rules(torch.autograd.Function) if objective.way is Way.VMAP else []
+    need(
+        not rules,
+        "a torch.autograd.Function with a vmap rule of its own sees all examples of a batch",
+        found=rules,
+        remedy='use performance.engine = "loop", or generate_vmap_rule = True instead of that rule',
+    )
     theta_P = objective.layout.read(objective.module)
     inputs, targets = records.take(np.arange(min(2, len(records))))
     objective.refuse_memory(theta_P, inputs, targets)
@@ -66,3 +75,15 @@ def need_isolated(objective: Objective, records: RecordSource, *, performance: P
             "what the module writes into %s is discarded: every record starts from the module as it was given",
             ", ".join(written),
         )
+
+
+def _foreign_rules(root: type[Any]) -> list[str]:
+    """The classes under `root`, outside of torch and this package, that bring a vmap rule of their own."""
+    found: list[str] = []
+    kinds: list[type[Any]] = root.__subclasses__()
+    for kind in kinds:
+        ours = kind.__module__.partition(".")[0] in ("torch", "dpsrm")
+        if "vmap" in vars(kind) and not ours:
+            found.append(f"{kind.__module__}.{kind.__qualname__}")
+        found += _foreign_rules(kind)
+    return sorted(found)

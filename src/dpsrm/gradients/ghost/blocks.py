@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.gradients.ghost.mixture import Atom, Combination
+from dpsrm.gradients.ghost.rounding import at_once
 from dpsrm.gradients.ghost.terms import Lookup, Order
 
 _ZERO = torch.zeros((), dtype=torch.float64)
@@ -52,8 +53,11 @@ class Block(Protocol):
         """The squared norms of the examples `rows`, from float64 products."""
         ...
 
-    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> None:
-        """Add Σ_i weight_i·atom_i to `total_P`, for every atom; examples in `loose_B` must be added in float64."""
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
+        """Add Σ_i weight_i·atom_i to `total_P`, for every atom; examples in `loose_B` must be added in float64.
+
+        Returns how many numbers at most were added to one coordinate.
+        """
         ...
 
     def silence(self, finite_B: Tensor) -> None:
@@ -97,10 +101,15 @@ class RowsBlock:
         """The squared norms of the examples `rows`, from float64 products."""
         return self.measure(part).square_B[rows]
 
-    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> None:
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
         """Add the weighted rows, in float64."""
-        for atom, weight_B in weights.items():
-            total_P += self.order(weight_B @ self.atoms[atom])
+        size, examples = at_once(len(weights)), len(next(iter(self.atoms.values())))
+        starts = range(0, examples, size)
+        for start in starts:
+            cut = slice(start, start + size)
+            sums = (weight_B[cut] @ self.atoms[atom][cut] for atom, weight_B in weights.items())
+            total_P += self.order(sum(sums, _ZERO))
+        return len(starts)
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""
@@ -146,11 +155,12 @@ class LookupBlock:
         """Summed over each example's words."""
         return square_U.new_zeros(self.examples).index_add_(0, self.owner_U, square_U)
 
-    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> None:
-        """Add the weighted rows to the words' places, in float64."""
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
+        """Add the weighted rows to the words' places, in float64; an example adds to a word once."""
         table = total_P.view(self.size, -1)
         for atom, weight_B in weights.items():
             table.index_add_(0, self.word_U, self.rows.atoms[atom] * weight_B[self.owner_U, None])
+        return len(weights) * self.examples
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""

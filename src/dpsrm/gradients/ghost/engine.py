@@ -24,12 +24,12 @@ from dpsrm.gradients.ghost.mixture import Combination, Mixture
 from dpsrm.gradients.ghost.recorder import Recording, record
 from dpsrm.gradients.ghost.rounding import CHUNKED, DOUBT, MOST_PIECES
 from dpsrm.gradients.objective import Objective, Way, dense
-from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Part, Query, need_few, part_factors, refuse_excess
+from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Part, Query, part_factors, refuse_excess
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
-_CACHED, _MOST, _FEW = 2**20, 2**25, 8
-"""Numbers recorded at once per point: about 4 MB of float32, so that they stay in the cache; up to 128 MB only to keep
+_CACHED, _MOST, _FEW = 2**21, 2**25, 8
+"""Numbers recorded at once per point: about 8 MB of float32, so that they stay in the cache; up to 128 MB only to keep
 pieces of a few examples together, because the parameters are read once per piece."""
 
 
@@ -83,7 +83,6 @@ class GhostEngine:
         if seen.modules is None:
             return FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch)(query, inputs, targets)
         each = self.max_physical_batch or _automatic(seen.numbers, len(inputs))
-        need_few(len(inputs), math.ceil(len(inputs) / each))
         for piece in range(0, len(inputs), each):
             cut = slice(piece, piece + each)
             self._add(tally, (inputs[cut], targets[cut]), seen.modules)
@@ -124,6 +123,7 @@ class GhostEngine:
         """Clip and add the gradients of one piece."""
         lengths = self._lengths(tally, mixture, list(found.values()), measures)
         weights = {atom: torch.zeros_like(lengths[0].factor_B) for atom in mixture.atoms}
+        additions = 0
         for part, mixed, length in zip(tally.query.parts, mixture.parts, lengths, strict=True):
             for atom, c in mixed.items():
                 weights[atom] += part.weight * c * length.factor_B
@@ -131,7 +131,8 @@ class GhostEngine:
             if name in found:
                 block = found[name]
                 loose_B = torch.stack([length.pieces_B > block.most_spread for length in lengths]).any(0)
-                block.add(weights, total.view(-1), loose_B=loose_B)
+                additions = max(additions, block.add(weights, total.view(-1), loose_B=loose_B))
+        tally.additions += additions
 
     def _recordings(self, query: Query, batch: tuple[Tensor, Tensor], modules: Sequence[str]) -> list[Recording]:
         """One pass per point, all with the same random numbers."""

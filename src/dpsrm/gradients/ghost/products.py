@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dpsrm.gradients.ghost.blocks import Measure
 from dpsrm.gradients.ghost.mixture import Atom, Combination
-from dpsrm.gradients.ghost.rounding import chunk, gamma, most_spread, tiny
+from dpsrm.gradients.ghost.rounding import at_once, chunk, gamma, most_spread, tiny
 from dpsrm.gradients.ghost.terms import Order, Outer, same
 
 _ZERO = torch.zeros((), dtype=torch.float64)
@@ -96,21 +96,23 @@ class OuterBlock:
         cut.right = {atom: right[rows].double() for atom, right in self.right.items()}
         return cut
 
-    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> None:
+    def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
         """Add Σ_i Σ_t right_it ⊗ left_it, one matrix product per left factor.
 
         A few examples at a time are added in float32, the chunks in float64; loose examples in float64 throughout.
         Which examples share a chunk depends on their places alone. Where `chunk` is 0 the factors are float64 already.
         """
         if self.chunk == 0:
-            self._add_together(weights, total_P)
-            return
+            return self._add_together(weights, total_P)
+        additions = 0
         if not bool(loose_B.all()):
             kept = {atom: torch.where(loose_B, 0, weight_B) for atom, weight_B in weights.items()}
-            self._add_chunks(kept, total_P)
+            additions += self._add_chunks(kept, total_P)
         if bool(loose_B.any()):
             rows = loose_B.nonzero().flatten()
-            self._cut(rows)._add_together({atom: weight_B[rows] for atom, weight_B in weights.items()}, total_P)
+            few = {atom: weight_B[rows] for atom, weight_B in weights.items()}
+            additions += self._cut(rows)._add_together(few, total_P)
+        return additions
 
     def _scaled(self, weights: dict[Atom, Tensor]) -> dict[Atom, Tensor]:
         """The right factor of each left factor, times the weights."""
@@ -122,15 +124,21 @@ class OuterBlock:
                 lefts[left] = lefts[left].add_(scaled) if left in lefts else scaled
         return lefts
 
-    def _add_together(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
-        """Add all examples in one product per left factor."""
-        for left, right_BTO in self._scaled(weights).items():
-            left_NI, right_NO = _flat(self.left[left], right_BTO)
-            total_P += self.order((right_NO.T @ left_NI).flatten())
-
-    def _add_chunks(self, weights: dict[Atom, Tensor], total_P: Tensor) -> None:
-        """Add `chunk` examples at a time; a chunk's sum over all left factors is added in float64."""
+    def _add_together(self, weights: dict[Atom, Tensor], total_P: Tensor) -> int:
+        """Add float64 factors, as many examples in one product as the margin allows."""
         scaled = self._scaled(weights)
+        examples, positions, _ = next(iter(scaled.values())).shape
+        size = at_once(positions * len(scaled))
+        starts = range(0, examples, size)
+        for start in starts:
+            cut = slice(start, start + size)
+            factors = (_flat(self.left[left][cut], right_BTO[cut]) for left, right_BTO in scaled.items())
+            total_P += self.order(sum((right_NO.T @ left_NI for left_NI, right_NO in factors), _ZERO).flatten())
+        return len(starts)
+
+    def _add_chunks(self, weights: dict[Atom, Tensor], total_P: Tensor) -> int:
+        """Add `chunk` examples at a time; a chunk's sum over all left factors is added in float64."""
+        scaled, additions = self._scaled(weights), 0
         whole = len(next(iter(scaled.values()))) // self.chunk * self.chunk
         for cut, chunks in ((slice(0, whole), whole // self.chunk), (slice(whole, None), 1)):
             sums_COI = None
@@ -144,6 +152,8 @@ class OuterBlock:
                 )
             for sum_OI in () if sums_COI is None else sums_COI:
                 total_P += self.order(sum_OI.flatten())
+                additions += 1
+        return additions
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""

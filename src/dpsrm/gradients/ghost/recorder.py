@@ -39,16 +39,19 @@ class Call(Tapped):
     names: dict[str, str]
     data: str
     seed: Tensor
+    run: Callable[[Tensor], Tensor] | None = None
+    """What makes the output of the input, if the call sees the input only."""
     x: Tensor | None = None
     shape: tuple[int, ...] = ()
     version: int = 0
     rooted: bool = False
 
     def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
-        """Remember the input, and tap the output."""
-        (x,) = inputs
+        """Remember the input, and tap the output (which is still to be made, if there is `run`)."""
+        (x,) = inputs if self.run is None else (output,)
         if x is None:
             return output
+        output = output if self.run is None else self.run(x)
         self.x, self.version, self.rooted, self.shape = x.detach(), x._version, not x.requires_grad, output.shape
         return tap(output, self.seed, self)
 
@@ -132,22 +135,29 @@ class Recorder(TorchFunctionMode):
         swap = {id(v): v.detach() for v in (*args, *kwargs.values()) if id(v) in self.names}
         call = Call(None, key, rule, {a: swap.get(id(v), v) for a, v in arguments.items()}, names, data, self.seed)
 
-        def run() -> Tensor:
-            given = [swap.get(id(v), v) for v in args]
-            output: Tensor = func(*given, **{k: swap.get(id(v), v) for k, v in kwargs.items()})
+        def run(value: Tensor) -> Tensor:
+            given = {**swap, id(x): value}
+            named = {name: given.get(id(v), v) for name, v in kwargs.items()}
+            output: Tensor = func(*(given.get(id(v), v) for v in args), **named)
             return output
 
-        shown = self._shown(call, run(), x)
+        known = {id(x), *self.names}
+        alike = all(id(v) in known for v in arguments.values() if isinstance(v, Tensor))
+        call.run = run if rule.leading and alike and self.batch is None else None
+        shown = self._shown(call, run, x)
         if call.x is None and self.example is not None:
-            swap[id(x)] = spread(x, self.example)
-            shown = self._shown(call, run(), swap[id(x)])
+            shown = self._shown(call, run, spread(x, self.example))
+        call.run = None
         if call.x is None:
             return func(*args, **kwargs)
         self.calls.append(call)
         return shown
 
-    def _shown(self, call: Call, output: Tensor, x: Tensor) -> Tensor:
+    def _shown(self, call: Call, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """The output after the call saw it; in a batched pass the examples must lie in the first dimension."""
+        if call.run is not None:
+            return show(call, x)
+        output = run(x)
         if self.batch is None:
             return show(call, output, x)
         if x.dim() == 0 or output.dim() == 0 or len(x) != self.batch or len(output) != self.batch:
@@ -176,7 +186,7 @@ def record(
     """
     inputs, targets = batch
     with torch.enable_grad(), objective.explained(point_P, inputs, targets):
-        leaves = {name: p.detach().requires_grad_() for name, p in objective.layout.split(point_P).items()}
+        leaves = {name: p.detach().requires_grad_() for name, p in objective.parameters(point_P).items()}
         inside = () if cut else tuple(f"{name}." for name in modules)
         handed = {name: p.detach() if name.startswith(inside) else p for name, p in leaves.items()}
         recorder = Recorder(handed, batch=len(inputs) if objective.way is Way.BATCH else None)

@@ -11,14 +11,16 @@ import math
 
 import torch
 
+from dpsrm.gradients.query import MARGIN
+
 CHUNKED = 2.0**-9
 """What is clipped gives up so much more, 0.2 %, where a few examples at a time are added in float32."""
 
 DOUBT = 2.0**-9
 """A squared norm that may be off by more than this share of itself is taken again in float64 before it decides."""
 
-MOST_PIECES = 2.0**24
-"""How long an example's weighted pieces may be together, in clips: beyond, float64 could not add them either."""
+MOST_PIECES = 2.0**12
+"""How long an example's weighted pieces may be together, in clips: what cancels more is scaled down further."""
 
 _SMALL, _SHORT = 2**14, 128
 _ALLOWANCE = 8
@@ -52,6 +54,19 @@ def chunk(positions: int, size: int, dtype: torch.dtype) -> int:
     while examples and most_spread(positions, examples, dtype) < _ALLOWANCE:
         examples -= 1
     return examples if examples * positions >= _SHORT else 0
+
+
+def at_once(positions: int) -> int:
+    """How many examples may be added in one float64 product: their error stays below an eighth of `MARGIN`.
+
+    >>> at_once(1), at_once(64), at_once(10**7)
+    (508, 63, 1)
+    """
+    most = MARGIN / 8 / MOST_PIECES
+    examples = int(math.sqrt(most * 2**53 / positions))
+    while examples > 1 and examples * gamma(examples * positions + 8) > most:
+        examples -= 1
+    return max(1, examples)
 
 
 def most_spread(positions: int, examples: int, dtype: torch.dtype) -> float:

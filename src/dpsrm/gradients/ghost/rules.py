@@ -24,10 +24,11 @@ RuleFunction = Callable[..., Terms]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, and its arguments' names."""
+    """A rule, its arguments' names, and whether its function takes any number of dimensions in front."""
 
     terms: RuleFunction
     signature: inspect.Signature
+    leading: bool
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The call's arguments by name."""
@@ -42,11 +43,16 @@ RULES: dict[Callable[..., Any], Rule] = {}
 """The rule of each function; `rule` adds to it."""
 
 
-def rule(*functions: Callable[..., Any]) -> Callable[[RuleFunction], RuleFunction]:
-    """Register the decorated function as the rule of `functions`."""
+def rule(*functions: Callable[..., Any], leading: bool = False) -> Callable[[RuleFunction], RuleFunction]:
+    """Register the decorated function as the rule of `functions`.
+
+    Args:
+        leading: the functions treat dimensions in front of those they work on one by one, so that the examples can be
+            one more of them; they are then run once on the tensors of all examples, which is faster than under vmap.
+    """
 
     def register(terms: RuleFunction) -> RuleFunction:
-        RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms))))
+        RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms), leading)))
         return terms
 
     return register
@@ -57,7 +63,7 @@ def _positions(x: Tensor) -> Tensor:
     return x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
 
 
-@rule(F.linear)
+@rule(F.linear, leading=True)
 def linear(g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Terms:
     """y = x Wᵀ + b."""
     g_BTO = _positions(g)
@@ -113,7 +119,7 @@ def _sides(
     return tuple((p, p) for p in _each(padding, len(kernel)))
 
 
-@rule(F.embedding)
+@rule(F.embedding, leading=True)
 def embedding(
     g: Tensor,
     x: Tensor,
@@ -139,7 +145,7 @@ def _scale_and_shift(g: Tensor, normalised: Callable[[], Tensor], keep: Callable
     return {"weight": Rows(lambda: keep(g * normalised())), "bias": Rows(lambda: keep(g))}
 
 
-@rule(F.layer_norm)
+@rule(F.layer_norm, leading=True)
 def layer_norm(
     g: Tensor,
     x: Tensor,
@@ -154,7 +160,7 @@ def layer_norm(
     )
 
 
-@rule(F.rms_norm)
+@rule(F.rms_norm, leading=True)
 def rms_norm(
     g: Tensor, x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Terms:

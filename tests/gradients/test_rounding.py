@@ -1,0 +1,209 @@
+"""Rounding included: no contribution above its clip, no two neighbouring sums further apart than the sensitivity."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dpsrm.core.errors import InputError
+from dpsrm.core.events import Adjacency
+from dpsrm.gradients import FunctionalEngine, GhostEngine, LoopEngine, Objective, Part, Query, Way
+from dpsrm.gradients.ghost.products import OuterBlock
+from dpsrm.gradients.ghost.rounding import CHUNKED, chunk, gamma, most_spread
+from dpsrm.gradients.ghost.terms import Outer
+from dpsrm.gradients.query import MARGIN, need_few
+
+F32 = torch.float32
+
+
+def one_part(objective, clip, *, points=1):
+    here_P = objective.layout.read(objective.module)
+    coefficients = (1.0,) if points == 1 else (1.0, -1.0)
+    near = [
+        here_P + 1e-4 * torch.randn(len(here_P), generator=torch.Generator().manual_seed(k)) for k in range(1, points)
+    ]
+    return Query(points=(here_P, *near), parts=(Part(coefficients=coefficients, clip=clip),))
+
+
+@pytest.mark.parametrize("engine", [GhostEngine, FunctionalEngine])
+def test_a_million_tiny_examples(engine):
+    """Equal examples, all clipped: the sum must not exceed the bound of n, nor move too far when one turns round."""
+    n, objective = 10**6, Objective.of(nn.Linear(2, 1, bias=False), lambda out, y: out.squeeze(1) * y)
+    inputs, targets = torch.tensor([[0.3, 0.7]]).repeat(n, 1), torch.ones(n)
+    query, run = one_part(objective, 0.1), engine(objective)
+    before = run(query, inputs, targets)
+    assert float(before.secret.norm()) <= n * before.bound
+    targets[n // 2] = -1.0
+    moved = float((run(query, inputs, targets).secret - before.secret).norm())
+    assert moved <= before.sensitivity(Adjacency.REPLACE_ONE)
+    assert moved >= before.sensitivity(Adjacency.REPLACE_ONE) * (1 - 2 * MARGIN)
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_positions_that_cancel(points):
+    """T = 96 positions of d = 1200 whose gradients nearly cancel: float32 Gram matrices alone were 2 % off."""
+    torch.manual_seed(0)
+    module = nn.Linear(1200, 1200, bias=False)
+    signs = torch.tensor([1.0, -1.0]).repeat(48).view(96, 1)
+
+    def loss(out, y):
+        return (torch.tanh(out) * signs).flatten(1).sum(1) * y
+
+    objective = Objective.of(module, loss)
+    base = torch.randn(2, 1, 1200)
+    inputs = base + 1e-2 * torch.randn(2, 96, 1200)
+    query = one_part(objective, 1e-3, points=points)
+    for i in range(2):
+        contribution = GhostEngine(objective)(query, inputs[i : i + 1], torch.ones(1))
+        assert contribution.diagnostics.clipped == (1.0,)
+        length = float(contribution.secret.norm())
+        assert 0.9 * contribution.bound <= length <= contribution.bound
+
+
+def test_large_layers_are_within_their_bound_and_near_the_oracle():
+    """Layers large enough to be added in float32 chunks: clipped examples lose at most the margin and the doubt."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(256, 288), nn.Tanh(), nn.Linear(288, 256))
+    loss = _squared
+    objective, exact = Objective.of(module, loss), Objective.of(copy.deepcopy(module).double(), loss, way=Way.LOOP)
+    inputs, targets = torch.randn(11, 16, 256), torch.randn(11)
+    here_P = objective.layout.read(module)
+    points = here_P, here_P + 1e-2 * torch.randn_like(here_P)
+    for clip, low in ((1e-3, 1 - CHUNKED - 2**-8), (1e6, 1 - 1e-5)):
+        parts = (
+            Part(coefficients=(1.0, -1.0), clip=clip, weight=0.5),
+            Part(coefficients=(1.0, 0.0), clip=clip, weight=0.5),
+        )
+        query = Query(points=points, parts=parts)
+        found = GhostEngine(objective)(query, inputs, targets).secret
+        double = Query(points=tuple(p.double() for p in points), parts=parts)
+        slow = LoopEngine(exact)(double, inputs.double(), targets.double()).secret
+        assert low <= float(found @ slow / (slow @ slow)) <= 1 + 1e-5
+        assert float((found - slow).norm() / slow.norm()) <= (1e-5 if clip > 1 else CHUNKED + 2**-8)
+
+
+def test_layers_added_in_chunks_leave_room_for_their_rounding():
+    module = nn.Linear(256, 256, bias=False)
+    objective = Objective.of(module, _squared)
+    one = GhostEngine(objective)(one_part(objective, 1e-3), torch.randn(1, 16, 256), torch.randn(1))
+    assert one.diagnostics.clipped == (1.0,)
+    assert float(one.secret.norm()) <= one.bound * (1 - CHUNKED / 2), "half of it is for the rounding of the sum"
+
+
+def _squared(out, y):
+    return (out.flatten(1) - y[:, None]).square().mean(1)
+
+
+def blocks_of(B, T, D, *, dtype=F32, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    outers = [Outer(*(torch.randn(B, T, D, generator=draw, dtype=dtype) for _ in range(2))) for _ in range(2)]
+    return outers, OuterBlock(outers, [(0, 0), (0, 1)])
+
+
+def exact_rows(block, atom):
+    """The rows of an atom, in float64, of exactly what the block adds."""
+    rows = 0
+    for left, right in block._rights({atom: 1.0}, thrifty=False).items():
+        ((symbol, c),) = right.items()
+        rows = rows + c * torch.einsum("bto,bti->boi", block.right[symbol].double(), block.left[left].double())
+    return rows.flatten(1)
+
+
+@pytest.mark.parametrize(("T", "D"), [(64, 160), (1, 40), (16, 200), (300, 130)])
+@pytest.mark.parametrize("scale", [1.0, 1e-12, 1e12])
+def test_a_measure_is_off_by_no_more_than_its_doubt(T, D, scale):
+    outers, _ = blocks_of(6, T, D)
+    outers = [Outer(scale * o.a_BTI, o.g_BTO / scale) for o in outers]
+    block = OuterBlock(outers, [(0, 0), (0, 1)])
+    for part in ({(0, 0): 1.0}, {(0, 1): 1.0}, {(0, 0): 0.5, (0, 1): -2.0}):
+        rows = sum(c * exact_rows(block, atom) for atom, c in part.items())
+        found, true = block.measure(part), rows.square().sum(1)
+        assert ((found.square_B - true).abs() <= found.doubt_B).all()
+        assert (found.spread_B >= true * (1 - 1e-9)).all()
+        precise = block.precise(part, torch.arange(6))
+        assert torch.allclose(precise, true, rtol=1e-10)
+
+
+@pytest.fixture
+def flushed():
+    """Subnormal numbers are flushed to zero, as some programs switch on."""
+    assert torch.set_flush_denormal(True)
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("flushed")
+def test_underflow_is_no_hiding_place():
+    """Inputs of 1e-19 under gradients of 1e15: float32 squares of the inputs are 0, the gradient is not."""
+    outers = [Outer(torch.full((1, 64, 160), 1e-19), torch.full((1, 64, 160), 1e15)) for _ in range(2)]
+    block = OuterBlock(outers, [(0, 0)])
+    assert block.chunk > 0, "this test is about float32 Gram matrices"
+    true = exact_rows(block, (0, 0)).square().sum(1)
+    found = block.measure({(0, 0): 1.0})
+    assert float(found.square_B) == 0
+    assert (found.square_B + found.doubt_B >= true).all()
+
+
+def test_an_example_hidden_by_underflow_is_clipped_all_the_same():
+    module = nn.Linear(160, 160, bias=False)
+    objective = Objective.of(module, lambda out, y: out.flatten(1).sum(1) * y)
+    query = one_part(objective, 1e-9)
+    total = GhostEngine(objective)(query, torch.full((1, 64, 160), 1e-23), torch.tensor([1e17]))
+    assert float(total.secret.norm()) <= total.bound
+    assert total.diagnostics.nonfinite == 1 or total.diagnostics.clipped == (1.0,)
+
+
+@pytest.mark.parametrize(("T", "D"), [(64, 160), (300, 130)])
+def test_chunks_are_off_by_no_more_than_the_proof_says(T, D):
+    _, block = blocks_of(7, T, D)
+    assert block.chunk > 0
+    total_P = torch.zeros(D * D, dtype=torch.float64)
+    weights = {
+        atom: torch.rand(7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        for atom in ((0, 0), (0, 1))
+    }
+    block.add(weights, total_P, loose_B=torch.zeros(7, dtype=torch.bool))
+    exact = sum((w[:, None] * exact_rows(block, atom)).sum(0) for atom, w in weights.items())
+    spread = sum((w * block.measure({atom: 1.0}).spread_B.sqrt()).sum() for atom, w in weights.items())
+    assert float((total_P - exact).norm()) <= gamma(block.chunk * 2 * T + 8, F32) * float(spread)
+    loose = torch.zeros_like(total_P)
+    block.add(weights, loose, loose_B=torch.ones(7, dtype=torch.bool))
+    assert float((loose - exact).norm()) <= 1e-12 * float(spread)
+
+
+def test_a_chunk_does_not_feel_the_examples_of_another():
+    """Only the chunk of a replaced example changes its rounding, whether that example is loose or not."""
+    outers, block = blocks_of(8, 64, 160)
+    start = 8 // block.chunk * block.chunk
+    kept = (torch.arange(8) >= start).double()
+    changed = [Outer(o.a_BTI.clone(), o.g_BTO.clone()) for o in outers]
+    changed[0].a_BTI[0] += 1.0
+    sums = []
+    for points, loose in ((outers, False), (changed, False), (changed, True)):
+        total_P = torch.zeros(160 * 160, dtype=torch.float64)
+        loose_B = torch.arange(8) < int(loose)
+        OuterBlock(points, [(0, 0)]).add({(0, 0): kept}, total_P, loose_B=loose_B)
+        sums.append(total_P)
+    assert 0 < start < 8
+    assert torch.equal(sums[0], sums[1])
+    assert torch.equal(sums[0], sums[2])
+
+
+def test_the_allowance_is_what_the_margin_pays_for():
+    for positions in (1, 16, 64, 128, 1000, 20_000):
+        examples = chunk(positions, 2**20, F32)
+        if examples:
+            assert examples * gamma(examples * positions + 8, F32) * most_spread(
+                positions, examples, F32
+            ) <= CHUNKED / 2 * (1 + 1e-12)
+            assert most_spread(positions, examples, F32) >= 8
+    assert chunk(64, 2**20, torch.float64) == 0
+    assert gamma(2**30, F32) == math.inf
+
+
+def test_batches_that_float64_could_not_add_are_refused():
+    need_few(10**6, 500)
+    with pytest.raises(InputError, match="summed safely"):
+        need_few(10**6, 10**6)
