@@ -12,7 +12,7 @@ import torch
 
 from dpsrm.data import Records, public
 from dpsrm.data.public import PublicFile
-from dpsrm.experiments import images, pretraining
+from dpsrm.experiments import images, pretraining, reproduction
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.images import Images
 from dpsrm.experiments.networks import cnn4, cnn5, cnn6_head, cnn6_trunk, seeded
@@ -207,6 +207,16 @@ def test_image_problems_are_loaded_from_their_files(cifar):
     assert len(problem.test) == 40
     assert float(problem.train.inputs.min()) == -2
     assert len(problem.validation().train) == 160
+
+
+def test_tuning_one_row_keeps_the_others(tmp_path, monkeypatch):
+    """Those that came with the package too; a row that is searched again is replaced."""
+    work = Reproduction(problem="cifar10-cnn6", lab=Lab(tmp_path, tmp_path))
+    shipped = work.tuned()
+    again = replace(shipped[0], validation_objective=0.0)
+    monkeypatch.setattr(reproduction, "tune", lambda *args, **kwargs: [again])
+    work.tune(Wanted(epsilons=(4.0,), models=("CNN6 tanh",), methods=("DP-SGD",)))
+    assert work.tuned() == [*shipped[1:], again]
 
 
 def test_rows_from_results_are_json(dpsrm, tmp_path):

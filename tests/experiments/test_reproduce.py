@@ -50,6 +50,23 @@ def test_the_docs_tables_are_those_of_the_results(dpsrm, published, problem):
     assert problem in (published / "report.html").read_text()
 
 
+def test_the_networks_rows_are_those_of_the_results(dpsrm, published):
+    """Every row has five trials at least, keeps its budget, and is in the table of the docs; all used one trunk."""
+    done = dpsrm(
+        "reproduce", "cifar10-cnn6", "--from-results", "--results", ROOT / "results", "--docs", published, "--json"
+    )
+    assert done.code == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert rows
+    assert all(set(FIELDS) <= set(row) for row in rows)
+    assert all(row["trials"] >= 5 and 0 < row["test_error"] < 1 for row in rows)
+    assert all(row["epsilon_proved"] <= row["epsilon"] for row in rows if row["epsilon"] is not None)
+    table = "cifar10-cnn6-table.md"
+    assert (published / table).read_text() == (ROOT / "docs" / table).read_text()
+    lines = (ROOT / "results" / "cifar10-cnn6.jsonl").read_text().splitlines()
+    assert len({json.loads(line)["trunk"] for line in lines}) == 1
+
+
 def test_what_cannot_be_reproduced_is_said(dpsrm, tmp_path, monkeypatch):
     unknown = dpsrm("reproduce", "imagenet")
     assert unknown.code == 2

@@ -46,7 +46,9 @@ _LOGISTIC = (
     Panel(2, "passes", _PASSES, "‖∇F‖", "norm of the full gradient", log=True),
 )
 _IMAGES = (
-    Panel(1, "steps", "iterations", "test error, %", "{problem}, ε = {epsilon:g}, δ = 1e-5, Poisson", factor=100),
+    Panel(
+        1, "steps", "iterations", "test error, %", "{problem}, {model}, ε = {epsilon:g}, δ = 1e-5, Poisson", factor=100
+    ),
     Panel(1, "seconds", "processor seconds, planning included", "test error, %", "the same against time", factor=100),
 )
 """The seconds of a point are its share of the trial's: all steps of a trial cost the same, to a few per cent."""
@@ -65,13 +67,15 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
     FigureCanvasAgg(figure)
     for axes, panel in zip(figure.subplots(1, 2), _IMAGES if ABOUT[problem].images else _LOGISTIC, strict=True):
         ends = _draw(axes, panel, found)
-        axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title.format(problem=problem, epsilon=epsilon))
-        axes.set(xscale="log")
-        if panel.log:
-            axes.set(yscale="log")
-        elif ABOUT[problem].images:
-            axes.set_ylim(min(ends) - 0.5, min(95, 2 * max(ends)))
+        title = panel.title.format(problem=problem, model=found[0][0].model, epsilon=epsilon)
+        axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel, title=title)
+        if ABOUT[problem].images:
+            axes.set_xlim(left=0)
+            axes.set_ylim(0.95 * min(ends), min(95, 1.5 * max(ends)))
+        elif panel.log:
+            axes.set(xscale="log", yscale="log")
         else:
+            axes.set(xscale="log")
             axes.set_ylim(min(ends) - 0.01, min(0.7, max(ends) + 0.1))
         axes.grid(alpha=0.25, which="both")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

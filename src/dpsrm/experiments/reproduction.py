@@ -66,7 +66,7 @@ class Reproduction:
             budgets = wanted.epsilons or self.about.epsilons
             found = tune(self.lab, self.problem, budgets, run, spaces=spaces, effort=effort)
             new = {_cell(each) for each in found}
-            kept = [each for each in read_tuned(self._own) if _cell(each) not in new]
+            kept = [each for each in self._known() if _cell(each) not in new]
             write_tuned(self._own, [*kept, *found])
 
     def _spaces(self, model: str) -> Sequence[Space]:
@@ -79,8 +79,7 @@ class Reproduction:
 
     def tuned(self) -> list[Tuned]:
         """The outcome of the search: in the results, or else as it came with the package."""
-        shipped = Path(__file__).parent / f"{self.problem}-tuned.json"
-        found = read_tuned(self._own if self._own.exists() else shipped)
+        found = self._known()
         need(len(found) > 0, "there are no tuned settings for this problem", remedy="run with --tune first")
         return found
 
@@ -109,6 +108,11 @@ class Reproduction:
             if draw_curves(self.lab, self.problem, drawn, epsilon=epsilon, stem=stem):
                 figures[epsilon] = stem.with_suffix(".svg")
         return Chapter(problem=self.problem, model=model, rows=self.rows(recipes), figures=figures)
+
+    def _known(self) -> list[Tuned]:
+        """What has been searched so far."""
+        shipped = Path(__file__).parent / f"{self.problem}-tuned.json"
+        return read_tuned(self._own if self._own.exists() else shipped)
 
     @property
     def _own(self) -> Path:
