@@ -40,10 +40,9 @@ class OuterBlock:
         self._grams: dict[tuple[str, Atom, Atom], Tensor] = {}
         self._norms: dict[tuple[str, Atom], Tensor] = {}
         a_BTI, g_BTO = points[0].a_BTI, points[0].g_BTO
-        lefts = 1 if all(same(a_BTI, point.a_BTI) for point in points) else 2
-        positions, size = lefts * a_BTI.shape[1], a_BTI.shape[2] * g_BTO.shape[2]
-        self.chunk = min(chunk(positions, size, a_BTI.dtype), len(a_BTI))
-        self.most_spread = most_spread(positions, self.chunk, a_BTI.dtype) if self.chunk else math.inf
+        self.positions = len(points) * a_BTI.shape[1]  # of all left factors; by shapes alone, so that chunks are too
+        self.chunk = min(chunk(self.positions, a_BTI.shape[2] * g_BTO.shape[2], a_BTI.dtype), len(a_BTI))
+        self.most_spread = most_spread(self.positions, self.chunk, a_BTI.dtype) if self.chunk else math.inf
         if self.chunk == 0:
             points = _wide(points)
         for j, k in atoms:
@@ -92,6 +91,7 @@ class OuterBlock:
         """Some examples, in float64."""
         cut = OuterBlock.__new__(OuterBlock)
         cut.order, cut._grams, cut._norms, cut.chunk, cut.most_spread = self.order, {}, {}, 0, math.inf
+        cut.positions = self.positions
         cut.left = {atom: left[rows].double() for atom, left in self.left.items()}
         cut.right = {atom: right[rows].double() for atom, right in self.right.items()}
         return cut
@@ -127,9 +127,8 @@ class OuterBlock:
     def _add_together(self, weights: dict[Atom, Tensor], total_P: Tensor) -> int:
         """Add float64 factors, as many examples in one product as the margin allows."""
         scaled = self._scaled(weights)
-        examples, positions, _ = next(iter(scaled.values())).shape
-        size = at_once(positions * len(scaled))
-        starts = range(0, examples, size)
+        size = at_once(self.positions)
+        starts = range(0, len(next(iter(scaled.values()))), size)
         for start in starts:
             cut = slice(start, start + size)
             factors = (_flat(self.left[left][cut], right_BTO[cut]) for left, right_BTO in scaled.items())
