@@ -14,10 +14,10 @@ from scipy import stats
 
 from dpsrm.accounting import accountant
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
-from dpsrm.core.ledger import Header, Ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
 from dpsrm.mechanisms import Airlock
+from dpsrm.runs.ledger import Header, Ledger
 from dpsrm.sampling import draw
 
 N, BATCH, NOISE, RUNS = 10, 3, 0.8, 12000

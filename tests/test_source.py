@@ -46,9 +46,9 @@ def test_no_randomness_but_the_streams(path):
 
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_only_the_key_file_gets_the_key(path):
-    """`Streams.surrender_key` is called in training/keys.py alone, and nothing is ever unpickled."""
+    """`Streams.surrender_key` is called in runs/keys.py alone, and nothing is ever unpickled."""
     text = path.read_text()
-    assert ".surrender_key(" not in text or name(path) == "training/keys.py"
+    assert ".surrender_key(" not in text or name(path) == "runs/keys.py"
     assert "pickle.load" not in text
     assert "torch.load(" not in text
 

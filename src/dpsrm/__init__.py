@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from dpsrm.core.isolation import Isolation
     from dpsrm.data import Records, load, load_like
     from dpsrm.methods import Srm
-    from dpsrm.training import Performance, Privacy, Run, Settings, Theory, Training, resume, train, verify
+    from dpsrm.runs import verify
+    from dpsrm.training import Performance, Privacy, Run, Settings, Theory, Training, resume, train
 
 _HOME = {
     "dpsrm.core.errors": (
@@ -38,7 +39,8 @@ _HOME = {
     "dpsrm.core.isolation": ("Isolation",),
     "dpsrm.data": ("Records", "load", "load_like"),
     "dpsrm.methods": ("Srm",),
-    "dpsrm.training": ("Performance", "Privacy", "Run", "Settings", "Theory", "Training", "resume", "train", "verify"),
+    "dpsrm.training": ("Performance", "Privacy", "Run", "Settings", "Theory", "Training", "resume", "train"),
+    "dpsrm.runs": ("verify",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -8,11 +8,11 @@ import torch
 from scipy import stats
 
 from dpsrm.core.events import Adjacency, Sampling, Scheme, Spending
-from dpsrm.core.ledger import Header, Ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
 from dpsrm.mechanisms import Airlock
 from dpsrm.mechanisms.noise import LARGE, gaussian_noise, grid
+from dpsrm.runs.ledger import Header, Ledger
 
 FALSE_ALARM = 1e-7
 

@@ -12,7 +12,6 @@ from conftest import make_problem
 from dpsrm.accounting import accountant
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency, Charge, Sampling, Scheme, Spending, ZcdpRelease
-from dpsrm.core.ledger import Header, Ledger, read_ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.data import Records
@@ -20,6 +19,7 @@ from dpsrm.gradients import clipped_losses
 from dpsrm.mechanisms import Airlock, Selection
 from dpsrm.mechanisms.noisy_min import noisy_min, selection_epsilon
 from dpsrm.methods import Agd, ConstantStep, NonconvexPenalty, Regularised, Schedule
+from dpsrm.runs.ledger import Header, Ledger, read_ledger
 from dpsrm.training import Privacy, Settings, Training, train
 
 EPSILON, CLIP = 0.4, 1.5

@@ -11,7 +11,6 @@ import torch
 from conftest import make_problem
 from dpsrm.core.errors import BudgetExceeded, InputError
 from dpsrm.core.events import Charge, Spending, UnprotectedRelease, ZcdpRelease
-from dpsrm.core.ledger import read_ledger
 from dpsrm.data import Records
 from dpsrm.gradients import Layout
 from dpsrm.methods import (
@@ -33,10 +32,11 @@ from dpsrm.methods import (
     Storm,
     method_class,
 )
+from dpsrm.runs.certificate import prove
+from dpsrm.runs.ledger import read_ledger
+from dpsrm.runs.toml import read_toml, write_toml
 from dpsrm.training import Privacy, Settings, Training, config_from, settings_to_dict, train
-from dpsrm.training.certificate import prove
 from dpsrm.training.plan import Plan
-from dpsrm.training.toml import read_toml, write_toml
 
 N, D, STEPS = 40, 5, 9
 PRIVACY = Privacy(epsilon=4.0, delta=1e-5, sampling="wor", accountant="rdp")

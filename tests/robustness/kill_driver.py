@@ -22,9 +22,10 @@ import torch
 from torch import nn
 
 import dpsrm
-from dpsrm.core.ledger import read_ledger
 from dpsrm.mechanisms import airlock
-from dpsrm.training import Performance, Privacy, Settings, Training, verify
+from dpsrm.runs import verify
+from dpsrm.runs.ledger import read_ledger
+from dpsrm.training import Performance, Privacy, Settings, Training
 from dpsrm.training.models import binary_loss
 
 STEPS = 100

@@ -17,7 +17,8 @@ from torch import nn
 
 import dpsrm
 from dpsrm.core.errors import InputError
-from dpsrm.training import Performance, Privacy, Settings, Training, verify
+from dpsrm.runs import verify
+from dpsrm.training import Performance, Privacy, Settings, Training
 from dpsrm.training.models import binary_loss
 
 CHOSEN = Settings(

@@ -12,9 +12,10 @@ from torch.utils.data import Dataset
 import dpsrm
 from conftest import make_problem
 from dpsrm.core.errors import Diverged, InputError
-from dpsrm.core.ledger import read_ledger
 from dpsrm.data import Records
-from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, train, verify
+from dpsrm.runs import verify
+from dpsrm.runs.ledger import read_ledger
+from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, train
 
 BASE = {"privacy": Privacy(epsilon=20.0, delta=1e-5, noise_multiplier=1.0), "seed": 1}
 

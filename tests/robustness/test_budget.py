@@ -16,10 +16,11 @@ from dpsrm.accounting.budget import Budget, create_budget, read_budget, reserve
 from dpsrm.accounting.position import beside
 from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, Sampling, Scheme, Spending
-from dpsrm.core.ledger import read_ledger
 from dpsrm.data import Records
 from dpsrm.methods import Agd
-from dpsrm.training import Performance, Privacy, Settings, Training, train, verify
+from dpsrm.runs import verify
+from dpsrm.runs.ledger import read_ledger
+from dpsrm.training import Performance, Privacy, Settings, Training, train
 
 EVENT = GaussianRelease(noise_multiplier=2.0, sampling=Sampling(scheme=Scheme.WOR, population=1000, batch=50))
 SPENDING = Spending.of([Charge(EVENT, 20)], adjacency=Adjacency.REPLACE_ONE)

@@ -16,19 +16,20 @@ from safetensors.torch import save
 from dpsrm.accounting.budget import Budget, create_budget, read_budget
 from dpsrm.accounting.position import Position, beside, read_position, write_position
 from dpsrm.core.chain import GENESIS, _canonical, _link, parse
-from dpsrm.core.closing import Closing
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency, GaussianRelease, Sampling, Scheme, Spending
-from dpsrm.core.ledger import Header, Ledger, read_ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.data import load
 from dpsrm.data.libsvm import read_libsvm
 from dpsrm.data.tables import read_csv
-from dpsrm.training import config_from, verify
-from dpsrm.training.certificate import prove
+from dpsrm.runs import verify
+from dpsrm.runs.certificate import prove
+from dpsrm.runs.closing import Closing
+from dpsrm.runs.keys import read_keys
+from dpsrm.runs.ledger import Header, Ledger, read_ledger
+from dpsrm.runs.toml import read_toml, write_toml
+from dpsrm.training import config_from
 from dpsrm.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from dpsrm.training.keys import read_keys
-from dpsrm.training.toml import read_toml, write_toml
 
 TIMES = int(os.environ.get("DPSRM_FUZZ", "1"))
 quiet = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -16,7 +16,8 @@ from dpsrm.core.isolation import Isolation
 from dpsrm.gradients.features import freeze_features
 from dpsrm.mechanisms import airlock
 from dpsrm.methods import Agd, Sgd
-from dpsrm.training import Performance, Privacy, Settings, Training, train, verify
+from dpsrm.runs import verify
+from dpsrm.training import Performance, Privacy, Settings, Training, train
 from gradients.ghost_cases import losses
 from gradients.isolation_cases import CASES, centred, linear
 from gradients.test_isolation import EQUAL, REFUSED

@@ -4,8 +4,8 @@ import pytest
 
 from dpsrm.core.errors import InputError
 from dpsrm.methods import Srm
+from dpsrm.runs.toml import parse_value, read_toml, write_toml
 from dpsrm.training import Privacy, Settings, Theory, Training, config_from, settings_to_dict
-from dpsrm.training.toml import parse_value, read_toml, write_toml
 
 BASE = {"data": {"path": "a.csv"}, "privacy": {"epsilon": 1, "delta": 1e-5}}
 

@@ -10,11 +10,12 @@ from dpsrm.accounting import accountant
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Charge, GaussianRelease, PureRelease, Sampling, Scheme, Spending, ZcdpRelease
 from dpsrm.core.filter import fits_filter, zcdp_sum
-from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.data import Records
 from dpsrm.methods import Agd, Schedule, Sgd
-from dpsrm.training import Privacy, Settings, Training, make_plan, train, verify
-from dpsrm.training.certificate import prove
+from dpsrm.runs import verify
+from dpsrm.runs.certificate import prove
+from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.training import Privacy, Settings, Training, make_plan, train
 
 PRIVACY = Privacy(epsilon=1.0, delta=1e-5)
 

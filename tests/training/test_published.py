@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dpsrm.core.errors import DpsrmError
-from dpsrm.core.ledger import read_ledger
 from dpsrm.methods import Agd, Sgd, Srm
-from dpsrm.training import Performance, Privacy, Settings, Training, folder, train, verify
+from dpsrm.runs import folder, verify
+from dpsrm.runs.ledger import read_ledger
+from dpsrm.training import Performance, Privacy, Settings, Training, train
 from training.attack_models import WRITERS, loss_for, records, replaced_in
 
 N, STEPS, RATE, CLIP = 4, 2, 0.5, 1.0

@@ -11,11 +11,12 @@ from torch import nn
 import dpsrm
 from conftest import make_problem
 from dpsrm.core.errors import DpsrmError, InputError, LedgerError, ResumeError
-from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Records
 from dpsrm.methods import Agd, Disk, Rrpsgd, Sgd, Spider, Srm
-from dpsrm.training import Performance, Privacy, Settings, Training, resume, train, verify
+from dpsrm.runs import verify
+from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.training import Performance, Privacy, Settings, Training, resume, train
 from dpsrm.training import train as train_function
 
 PRIVACY = Privacy(epsilon=20.0, delta=1e-5, noise_multiplier=2.0)

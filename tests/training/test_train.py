@@ -14,11 +14,12 @@ from conftest import make_problem
 from dpsrm.accounting import accountant
 from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Scheme
-from dpsrm.core.ledger import read_ledger
 from dpsrm.data import Records
 from dpsrm.gradients import engine as build_engine
 from dpsrm.methods import Srm
-from dpsrm.training import Performance, Privacy, Settings, Training, make_plan, train, verify
+from dpsrm.runs import verify
+from dpsrm.runs.ledger import read_ledger
+from dpsrm.training import Performance, Privacy, Settings, Training, make_plan, train
 from dpsrm.training import loop as loop_module
 
 PRIVACY = Privacy(epsilon=2.0, delta=1e-5)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from dpsrm.core.book import MemoryBook
 from dpsrm.core.errors import BudgetExceeded, InputError
 from dpsrm.core.events import Adjacency
-from dpsrm.core.ledger import Header, read_ledger
 from dpsrm.data import Records, SparseRecords
 from dpsrm.gradients import binary_loss, multiclass_loss, squared_loss
 from dpsrm.methods import OUTPUTS, Agd, Disk, Gd, Rrpsgd, Sgd, Spider, Srm, Storm
+from dpsrm.runs.book import MemoryBook
+from dpsrm.runs.ledger import Header, read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Theory, Training, run_trials, train
 from dpsrm.training.plan import Plan
 

@@ -12,7 +12,7 @@ from dpsrm.accounting.budget import COMPOSED_BY, Budget, Reservation, create_bud
 from dpsrm.cli.show import out, print_json
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency
-from dpsrm.core.ledger import read_ledger
+from dpsrm.runs.ledger import read_ledger
 
 budget = typer.Typer(help="Share one privacy budget among several runs on the same records.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="The budget file; keep it to yourself.")]

@@ -41,8 +41,8 @@ def train(
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
     from dpsrm.cli.job import run_job
+    from dpsrm.runs.toml import read_toml
     from dpsrm.training import config_from
-    from dpsrm.training.toml import read_toml
 
     if resume is not None:
         given: dict[str, object] = {
@@ -90,7 +90,7 @@ def _fill(sections: dict[str, Any], section: str, /, **values: Any) -> None:
 
 def _set(sections: dict[str, Any], text: str) -> None:
     """Apply one `--set section.name=value`."""
-    from dpsrm.training.toml import parse_value
+    from dpsrm.runs.toml import parse_value
 
     path, equals, value = text.partition("=")
     section, dot, name = path.partition(".")

@@ -12,7 +12,7 @@ from dpsrm.cli.show import out, print_json
 from dpsrm.core.isolation import Isolation
 
 if TYPE_CHECKING:
-    from dpsrm.training import Verification
+    from dpsrm.runs import Verification
 
 
 def verify(
@@ -28,7 +28,7 @@ def verify(
 
     Example: dpsrm verify runs/demo
     """
-    from dpsrm.training import verify as verify_run
+    from dpsrm.runs import verify as verify_run
 
     result = verify_run(run, expect=expect)
     if as_json:
@@ -56,7 +56,7 @@ def _facts(result: Verification) -> dict[str, Any]:
 
 def _show(result: Verification, *, expected: bool) -> None:
     """The same for people."""
-    from dpsrm.training.certificate import isolation_sentence
+    from dpsrm.runs.certificate import isolation_sentence
 
     guarantee, facts = result.guarantee, result.facts
     for problem in result.problems:

@@ -9,7 +9,6 @@ from functools import lru_cache
 import numpy as np
 from torch import Tensor
 
-from dpsrm.core.book import Book
 from dpsrm.core.errors import BudgetExceeded, LedgerError, need
 from dpsrm.core.events import (
     Charge,
@@ -24,6 +23,7 @@ from dpsrm.core.events import (
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.mechanisms.noise import gaussian_noise, on_grid
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
+from dpsrm.runs.book import Book
 
 _BLOCK = 64
 """Most releases charged by one ledger line, so that fast runs do not wait for the disk at every step."""

@@ -1,7 +1,6 @@
 """From settings and data to a trained model, its ledger and its certificate."""
 
 from dpsrm.training.config import Config, Data, Settings, config_from, settings_to_dict
-from dpsrm.training.folder import RunFolder
 from dpsrm.training.loop import Progress, Watcher
 from dpsrm.training.metrics import classification_metrics
 from dpsrm.training.models import Model, loss_for
@@ -11,7 +10,6 @@ from dpsrm.training.settings import Performance, Privacy, Training
 from dpsrm.training.theory import Theory
 from dpsrm.training.train import resume, train
 from dpsrm.training.trials import TrialResult, run_trials
-from dpsrm.training.verify import Verification, verify
 
 __all__ = [
     "Config",
@@ -22,12 +20,10 @@ __all__ = [
     "Privacy",
     "Progress",
     "Run",
-    "RunFolder",
     "Settings",
     "Theory",
     "Training",
     "TrialResult",
-    "Verification",
     "Watcher",
     "classification_metrics",
     "config_from",
@@ -37,5 +33,4 @@ __all__ = [
     "run_trials",
     "settings_to_dict",
     "train",
-    "verify",
 ]

@@ -18,8 +18,8 @@ from dpsrm.core.errors import ResumeError
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Records, RecordSource
 from dpsrm.gradients import Objective
+from dpsrm.runs.folder import versions
 from dpsrm.training.checkpoint import bytes_of
-from dpsrm.training.folder import versions
 
 _CHUNK = 4096
 _PROBE = 8

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dpsrm.core.book import Book
 from dpsrm.core.errors import BudgetExceeded, Diverged, LedgerError
 from dpsrm.core.events import Spending
 from dpsrm.core.randomness import Streams
@@ -19,6 +18,7 @@ from dpsrm.data import RecordSource
 from dpsrm.gradients import Engine, Objective, engine
 from dpsrm.mechanisms import Airlock, zcdp_multiplier
 from dpsrm.methods import Ask, Choice, Output, Walk
+from dpsrm.runs.book import Book
 from dpsrm.sampling import draw
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared

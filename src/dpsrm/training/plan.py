@@ -22,8 +22,8 @@ from dpsrm.core.events import (
     ZcdpRelease,
 )
 from dpsrm.core.filter import fits_filter, whole_filter, zcdp_sum
-from dpsrm.core.ledger import Header
 from dpsrm.methods import Method, Schedule, Stage
+from dpsrm.runs.ledger import Header
 from dpsrm.training.settings import Privacy
 
 Noise = Callable[..., float]

@@ -13,15 +13,15 @@ from torch import nn
 
 from dpsrm.accounting import Guarantee
 from dpsrm.core.chain import GENESIS
-from dpsrm.core.closing import Closing
 from dpsrm.core.events import Spending
 from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
-from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.gradients import ENGINES, Engine, Way
-from dpsrm.training.certificate import prove, render
+from dpsrm.runs.certificate import prove, render
+from dpsrm.runs.closing import Closing
+from dpsrm.runs.folder import RunFolder
+from dpsrm.runs.ledger import Ledger, read_ledger
 from dpsrm.training.checkpoint import Checkpoint, Pacemaker, write_checkpoint
-from dpsrm.training.folder import RunFolder
 from dpsrm.training.loop import Keeper, Parts, Progress, Watcher, run_loop
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared

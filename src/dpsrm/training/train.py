@@ -13,18 +13,18 @@ from torch import nn
 from dpsrm.accounting.budget import read_budget, reserve
 from dpsrm.accounting.position import IN_RUN, need_reserved, write_position
 from dpsrm.core.errors import DpsrmError, ResumeError
-from dpsrm.core.ledger import Ledger, mend_ledger, read_ledger
 from dpsrm.core.randomness import Streams
 from dpsrm.gradients import Layout, PerExampleLoss
+from dpsrm.runs.folder import RunFolder
+from dpsrm.runs.keys import keep_keys, read_keys
+from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
+from dpsrm.runs.toml import read_toml, write_toml
 from dpsrm.training.checkpoint import Checkpoint, read_checkpoint
 from dpsrm.training.config import Settings, settings_from, settings_to_dict
-from dpsrm.training.folder import RunFolder
 from dpsrm.training.identity import identity_of, need_same, record_bytes
-from dpsrm.training.keys import keep_keys, read_keys
 from dpsrm.training.loop import Watcher
 from dpsrm.training.prepare import Prepared, prepare
 from dpsrm.training.session import Run, Session
-from dpsrm.training.toml import read_toml, write_toml
 
 
 def train(

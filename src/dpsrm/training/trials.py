@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsrm.core.book import MemoryBook
 from dpsrm.core.errors import Diverged, need
 from dpsrm.core.events import Spending
 from dpsrm.core.randomness import Streams
 from dpsrm.data import as_records
 from dpsrm.gradients import PerExampleLoss
 from dpsrm.methods import Method, Schedule
+from dpsrm.runs.book import MemoryBook
 from dpsrm.training.config import Settings
 from dpsrm.training.loop import Parts, Progress, run_loop
 from dpsrm.training.plan import Plan, make_plan, noise_for

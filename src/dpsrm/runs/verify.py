@@ -8,11 +8,11 @@ from pathlib import Path
 
 from dpsrm.accounting import Guarantee
 from dpsrm.accounting.position import need_reserved
-from dpsrm.core.closing import Closing
 from dpsrm.core.errors import DpsrmError, InputError, need
-from dpsrm.core.ledger import LedgerFacts, read_ledger
-from dpsrm.training.certificate import prove, render
-from dpsrm.training.folder import RunFolder, sha256_of
+from dpsrm.runs.certificate import prove, render
+from dpsrm.runs.closing import Closing
+from dpsrm.runs.folder import RunFolder, sha256_of
+from dpsrm.runs.ledger import LedgerFacts, read_ledger
 
 
 @dataclass(frozen=True, kw_only=True)

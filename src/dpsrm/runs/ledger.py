@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.core.chain import GENESIS, Chain, Lines, read_chain
-from dpsrm.core.closing import Closing
 from dpsrm.core.errors import DpsrmError, LedgerError, need
 from dpsrm.core.events import Adjacency, Charge, Event, Spending, ZcdpRelease, event_from_json, event_to_json
+from dpsrm.runs.closing import Closing
 
 _VERSION = 2
 _RANDOMNESS = {True: "secure", False: "seeded: reproducible, not private"}

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 
 from dpsrm.accounting import Guarantee, accountant, strict_epsilon
-from dpsrm.core.closing import Closing
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, UnprotectedRelease, ZcdpRelease
 from dpsrm.core.filter import fits_filter, whole_filter
 from dpsrm.core.isolation import Isolation
-from dpsrm.core.ledger import LedgerFacts
+from dpsrm.runs.closing import Closing
+from dpsrm.runs.ledger import LedgerFacts
 
 _NOT_PROTECTED = """\
 ## What is not protected

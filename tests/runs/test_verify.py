@@ -12,11 +12,12 @@ from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Charge, GaussianRelease, Spending
 from dpsrm.core.isolation import Isolation
-from dpsrm.core.ledger import Ledger, read_ledger
 from dpsrm.data import Records
-from dpsrm.training import Privacy, Settings, Training, train, verify
-from dpsrm.training.certificate import prove, render
-from dpsrm.training.folder import sha256_of
+from dpsrm.runs import verify
+from dpsrm.runs.certificate import prove, render
+from dpsrm.runs.folder import sha256_of
+from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.training import Privacy, Settings, Training, train
 
 PUBLISHED = ("config.toml", "environment.json", "model.safetensors", "certificate.md", "ledger.jsonl")
 
