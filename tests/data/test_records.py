@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from dpsrm.core.errors import InputError
-from dpsrm.data.records import DatasetRecords, Records, as_records
+from dpsrm.data import DatasetRecords, Records, as_records
 
 X = np.arange(12, dtype=np.float64).reshape(4, 3)
 Y = np.array([0, 1, 1, 0], dtype=np.int32)

@@ -197,11 +197,12 @@ def query_of(objective, kind, *, C1=1.0, C2=None, only_difference=False, seed=5)
     return Query(points=points, parts=(difference,) if only_difference else (difference, gradient))
 
 
-def oracle(exact, query, inputs, targets):
+def oracle(exact, query, batch):
     """The float64 loop's answer to the same query."""
+    inputs, targets = batch
     points = tuple(point_P.double() for point_P in query.points)
     asked = Query(points=points, parts=query.parts, excess=query.excess)
-    return LoopEngine(exact)(asked, inputs.double() if inputs.is_floating_point() else inputs, targets)
+    return LoopEngine(exact)(asked, (inputs.double() if inputs.is_floating_point() else inputs, targets))
 
 
 def relative_error(found_P, expected_P):

@@ -37,7 +37,7 @@ def two_point_query(objective, *, distance=0.1, C1=0.8, C2=0.05, gamma=0.3, exce
 def test_equal_to_the_loop_oracle(kind, name, b, distance):
     objective, records = make_problem(kind)
     query = two_point_query(objective, distance=distance)
-    fast, slow = (engine(each, objective)(query, *records(b)) for each in (name, "loop"))
+    fast, slow = (engine(each, objective)(query, records(b)) for each in (name, "loop"))
     assert torch.allclose(fast.secret, slow.secret, rtol=1e-4, atol=1e-5 * query.bound)
     assert fast.bound == slow.bound == pytest.approx(0.7 * 0.05 + 0.3 * 0.8)
     assert fast.rows == slow.rows == b
@@ -64,7 +64,7 @@ def test_replacing_any_record_moves_the_sum_by_at_most_its_sensitivity(kind, nam
     neighbour = inputs.clone(), targets.clone()
     neighbour[0][who], neighbour[1][who] = other_inputs[0], other_targets[0]
     run = engine(name, objective)
-    before, after = run(query, inputs, targets), run(query, *neighbour)
+    before, after = run(query, (inputs, targets)), run(query, neighbour)
     assert torch.isfinite(after.secret).all()
     moved = float((after.secret - before.secret).norm())
     assert moved <= before.sensitivity(Adjacency.REPLACE_ONE) * (1 + 1e-9)
@@ -74,9 +74,9 @@ def test_replacing_any_record_moves_the_sum_by_at_most_its_sensitivity(kind, nam
 def test_one_record_alone_is_within_the_bound_and_reaches_it(kind, name):
     objective, records = make_problem(kind)
     query = two_point_query(objective, C1=1e-3, C2=1e-3)
-    total = engine(name, objective)(query, *records(1, scale=50.0))
+    total = engine(name, objective)(query, records(1, scale=50.0))
     part = Query(points=query.points[:1], parts=(Part(coefficients=(1.0,), clip=1e-3),))
-    alone = engine(name, objective)(part, *records(1, scale=50.0))
+    alone = engine(name, objective)(part, records(1, scale=50.0))
     assert float(total.secret.norm()) <= total.bound
     assert 0.999999e-3 < float(alone.secret.norm()) <= 1e-3
 
@@ -90,9 +90,9 @@ def test_rows_that_are_not_numbers_count_as_zero(name):
     broken[2] = math.nan
     run = engine(name, objective)
     keep = [0, 1, 3, 4]
-    total = run(query, broken, targets)
+    total = run(query, (broken, targets))
     assert total.diagnostics.nonfinite == 1
-    assert torch.allclose(total.secret, run(query, inputs[keep], targets[keep]).secret, rtol=1e-6)
+    assert torch.allclose(total.secret, run(query, (inputs[keep], targets[keep])).secret, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
@@ -103,19 +103,19 @@ def test_theory_mode_stops_at_a_record_that_breaks_the_assumption(name):
         with pytest.raises(BoundExceeded, match=word):
             run(two_point_query(objective, C1=C1, C2=C2, excess=Excess.RAISE), *records(4))
     fine = two_point_query(objective, C1=1e3, C2=1e3, excess=Excess.RAISE)
-    assert run(fine, *records(4)).rows == 4
+    assert run(fine, records(4)).rows == 4
     inputs, targets = records(4)
     inputs[0] = math.nan
     with pytest.raises(BoundExceeded):
-        run(fine, inputs, targets)
+        run(fine, (inputs, targets))
 
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp", "cnn"])
 def test_pieces_of_a_batch_give_the_same_sum(kind):
     objective, records = make_problem(kind, dtype=torch.float64)
     query = two_point_query(objective)
-    whole = FunctionalEngine(objective)(query, *records(7))
-    pieces = FunctionalEngine(objective, max_physical_batch=2)(query, *records(7))
+    whole = FunctionalEngine(objective)(query, records(7))
+    pieces = FunctionalEngine(objective, max_physical_batch=2)(query, records(7))
     assert torch.allclose(whole.secret, pieces.secret, rtol=1e-6, atol=1e-9)
     assert pieces.rows == 7
 
@@ -125,7 +125,7 @@ def test_dropout_uses_one_mask_at_both_points():
     objective = Objective.of(module, binary_loss)
     here = objective.layout.read(module)
     query = Query(points=(here, here), parts=(Part(coefficients=(1.0, -1.0), clip=1.0),))
-    total = FunctionalEngine(objective)(query, torch.randn(8, 6), torch.zeros(8))
+    total = FunctionalEngine(objective)(query, (torch.randn(8, 6), torch.zeros(8)))
     assert float(total.secret.norm()) == 0.0
 
 
@@ -137,7 +137,7 @@ def test_layers_that_mix_examples_are_refused():
 def test_a_loss_that_is_already_a_mean_is_refused():
     objective = Objective.of(nn.Linear(3, 1), lambda outputs, targets: outputs.mean())
     with pytest.raises(InputError, match="reduction"):
-        objective.losses(objective.layout.read(objective.module), torch.zeros(2, 3), torch.zeros(2))
+        objective.losses(objective.layout.read(objective.module), (torch.zeros(2, 3), torch.zeros(2)))
 
 
 def test_frozen_parameters_are_left_alone():
@@ -153,7 +153,7 @@ def test_frozen_parameters_are_left_alone():
 def test_the_module_is_left_as_it_was(kind, name):
     objective, records = make_problem(kind)
     before = {key: value.clone() for key, value in objective.module.state_dict().items()}
-    engine(name, objective)(two_point_query(objective), *records(3))
+    engine(name, objective)(two_point_query(objective), records(3))
     after = objective.module.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert all(p.grad is None for p in objective.module.parameters())
@@ -168,7 +168,7 @@ def test_the_loop_oracle_agrees_with_autograd_by_hand():
     rows = residual[:, None] * torch.cat([inputs, torch.ones(6, 1, dtype=torch.float64)], dim=1)
     rows = rows * torch.clamp(0.7 * (1 - MARGIN) / rows.norm(dim=1, keepdim=True), max=1)
     query = Query(points=(theta,), parts=(Part(coefficients=(1.0,), clip=0.7),))
-    assert torch.allclose(LoopEngine(objective)(query, inputs, targets).secret, rows.sum(dim=0), rtol=1e-9)
+    assert torch.allclose(LoopEngine(objective)(query, (inputs, targets)).secret, rows.sum(dim=0), rtol=1e-9)
 
 
 @pytest.mark.parametrize("bad", [{"clip": 0.0}, {"clip": -1.0}, {"clip": 1.0, "weight": -0.1}, {"clip": math.nan}])

@@ -41,7 +41,7 @@ def test_leaves_the_module_as_it_was(name, training):
     objective, _, inputs, targets = problem(name, 3)
     objective.module.train(training)
     before, copied = state(objective.module), copy.deepcopy((inputs, targets))
-    GhostEngine(objective, notice=lambda _: None)(query_of(objective, "near"), inputs, targets)
+    GhostEngine(objective, notice=lambda _: None)(query_of(objective, "near"), (inputs, targets))
     assert state(objective.module) == before
     assert all(torch.equal(a, b) for a, b in zip((inputs, targets), copied, strict=True))
     assert not torch.overrides._get_current_function_mode_stack()
@@ -49,7 +49,7 @@ def test_leaves_the_module_as_it_was(name, training):
 
 def _many(run, query):
     for _ in range(20):
-        run(query, torch.randn(3, 4), torch.randn(3))
+        run(query, (torch.randn(3, 4), torch.randn(3)))
 
 
 @pytest.mark.parametrize("at", range(0, 20, 3))
@@ -74,7 +74,7 @@ def test_leaves_the_module_as_it_was_after_an_exception(at):
 
 def test_dropout_is_no_mixing():
     objective = objective_of(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
-    assert GhostEngine(objective)(query_of(objective, "one"), torch.randn(5, 4), torch.randn(5)).rows == 5
+    assert GhostEngine(objective)(query_of(objective, "one"), (torch.randn(5, 4), torch.randn(5))).rows == 5
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -90,7 +90,7 @@ def test_refuses_embeddings_that_change_themselves_or_look_at_the_batch():
         query = query_of(objective, "one")
         before = query.points[0].clone()
         with pytest.raises(InputError):
-            GhostEngine(objective)(query, torch.tensor([[1, 2], [3, 1]]), torch.randn(2))
+            GhostEngine(objective)(query, (torch.tensor([[1, 2], [3, 1]]), torch.randn(2)))
         assert torch.equal(query.points[0], before)
 
 
@@ -99,7 +99,7 @@ def test_refuses_a_module_that_changes_its_input():
     inputs = torch.randn(3, 4)
     before = inputs.clone()
     with pytest.raises(InputError, match="in place"):
-        GhostEngine(objective)(query_of(objective, "one"), inputs, torch.randn(3))
+        GhostEngine(objective)(query_of(objective, "one"), (inputs, torch.randn(3)))
     assert torch.equal(inputs, before)
 
 
@@ -116,10 +116,10 @@ def test_a_last_layer_that_starts_at_zero_hides_nothing(order):
     nn.init.zeros_(module.b.weight)
     objective, inputs, targets = Objective.of(module, losses), torch.randn(4, 5, 4), torch.randn(4)
     engine = GhostEngine(objective, notice=lambda _: None)
-    engine(query_of(objective, "one"), inputs, targets)
+    engine(query_of(objective, "one"), (inputs, targets))
     query = replace(query_of(objective, "one", C1=1e-2), points=(torch.randn(objective.layout.size),))
-    slow = LoopEngine(objective)(query, inputs, targets)
-    assert relative_error(engine(query, inputs, targets).secret, slow.secret) <= 1e-5
+    slow = LoopEngine(objective)(query, (inputs, targets))
+    assert relative_error(engine(query, (inputs, targets)).secret, slow.secret) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_a_record_that_is_not_finite_contributes_nothing(name, poison):
     query = query_of(objective, "far", C1=0.1)
     bad = 2 if inputs.is_floating_point() else 1
     keep = [0, 2, 4] if bad == 2 else [0, 1, 2, 4]
-    found = GhostEngine(objective, notice=lambda _: None)(query, inputs, targets)
-    assert relative_error(found.secret, oracle(exact, query, inputs[keep], targets[keep]).secret) <= 1e-5
+    found = GhostEngine(objective, notice=lambda _: None)(query, (inputs, targets))
+    assert relative_error(found.secret, oracle(exact, query, (inputs[keep], targets[keep])).secret) <= 1e-5
     assert found.diagnostics.nonfinite == bad
     assert found.rows == 5
 
@@ -143,9 +143,9 @@ def test_a_record_that_is_not_finite_contributes_nothing(name, poison):
 def test_theory_mode_stops_instead_of_clipping():
     objective, _, inputs, targets = problem("linear", 5)
     loose, tight = (replace(query_of(objective, "one", C1=C1), excess=Excess.RAISE) for C1 in (1e3, 1e-3))
-    assert GhostEngine(objective)(loose, inputs, targets).rows == 5
+    assert GhostEngine(objective)(loose, (inputs, targets)).rows == 5
     with pytest.raises(BoundExceeded):
-        GhostEngine(objective)(tight, inputs, targets)
+        GhostEngine(objective)(tight, (inputs, targets))
 
 
 @pytest.mark.parametrize("coefficients", [(0.3, 0.7), (1.5, -0.5), (-0.5, 1.5), (0.0, 1.0), (-2.0, 0.0)])
@@ -154,7 +154,7 @@ def test_any_combination_of_two_points(name, coefficients):
     objective, exact, inputs, targets = problem(name, 5)
     parts = tuple(Part(coefficients=c, clip=0.1, rule=r) for c in (coefficients, (1.0, -1.0)) for r in ClipRule)
     query = Query(points=query_of(objective, "far").points, parts=parts)
-    fast, slow = GhostEngine(objective)(query, inputs, targets), oracle(exact, query, inputs, targets)
+    fast, slow = GhostEngine(objective)(query, (inputs, targets)), oracle(exact, query, (inputs, targets))
     assert relative_error(fast.secret, slow.secret) <= 1e-5
 
 
@@ -163,7 +163,7 @@ def test_three_points():
     here, there = query_of(objective, "far").points
     parts = (Part(coefficients=(1.0, -2.0, 1.0), clip=0.1), Part(coefficients=(0.0, 0.5, 0.5), clip=0.1))
     query = Query(points=(here, there, (here + there) / 2), parts=parts)
-    fast, slow = GhostEngine(objective)(query, inputs, targets), oracle(exact, query, inputs, targets)
+    fast, slow = GhostEngine(objective)(query, (inputs, targets)), oracle(exact, query, (inputs, targets))
     assert relative_error(fast.secret, slow.secret) <= 1e-5
 
 
@@ -218,10 +218,10 @@ def test_norms_by_gram_matrices_that_cancel_are_taken_again():
     base = torch.randn(6, 1, 60)
     inputs = torch.cat([base, base + 1e-3 * torch.randn(6, 1, 60)], dim=1)
     query = query_of(objective, "one", C1=1e-3)
-    fast, slow = GhostEngine(objective)(query, inputs, torch.ones(6)), oracle(exact, query, inputs, torch.ones(6))
+    fast, slow = GhostEngine(objective)(query, (inputs, torch.ones(6))), oracle(exact, query, (inputs, torch.ones(6)))
     assert fast.diagnostics.clipped == slow.diagnostics.clipped == (1.0,)
     for i in range(6):
-        one = GhostEngine(objective)(query, inputs[i : i + 1], torch.ones(1)).secret
+        one = GhostEngine(objective)(query, (inputs[i : i + 1], torch.ones(1))).secret
         assert query.bound * (1 - 1e-3) <= float(one.norm()) <= query.bound * (1 + 1e-6)
 
 
@@ -235,10 +235,10 @@ def test_paths_that_change_from_call_to_call_are_still_summed_right():
     objective = Objective.of(Wrapped(run, a=nn.Linear(4, 3), b=nn.Linear(3, 2)), losses)
     inputs, targets, query = torch.randn(4, 4), torch.randn(4), query_of(objective, "near", C1=1e9)
     engine = GhostEngine(objective)
-    engine(query, inputs, targets)
+    engine(query, (inputs, targets))
     flip[0] = True
-    slow = LoopEngine(objective)(query, inputs, targets)
-    assert relative_error(engine(query, inputs, targets).secret, slow.secret) <= 1e-4
+    slow = LoopEngine(objective)(query, (inputs, targets))
+    assert relative_error(engine(query, (inputs, targets)).secret, slow.secret) <= 1e-4
 
 
 def test_a_batch_that_moves_to_another_dimension_is_noticed():
@@ -250,10 +250,10 @@ def test_a_batch_that_moves_to_another_dimension_is_noticed():
     objective = Objective.of(Wrapped(run, a=nn.Linear(4, 3)), losses)
     inputs, targets, query = torch.randn(4, 5, 4), torch.randn(4), query_of(objective, "one", C1=1e-2)
     engine = GhostEngine(objective)
-    engine(query, inputs, targets)
+    engine(query, (inputs, targets))
     flip[0] = True
-    slow = LoopEngine(objective)(query, inputs, targets)
-    assert relative_error(engine(query, inputs, targets).secret, slow.secret) <= 1e-5
+    slow = LoopEngine(objective)(query, (inputs, targets))
+    assert relative_error(engine(query, (inputs, targets)).secret, slow.secret) <= 1e-5
 
 
 def test_frozen_features_give_the_same_head_gradients():
@@ -267,7 +267,7 @@ def test_frozen_features_give_the_same_head_gradients():
     whole, part = Objective.of(module, losses), Objective.of(head, losses)
     query = query_of(whole, "one", C1=0.1)
     assert torch.equal(part.layout.read(head), whole.layout.read(module))
-    direct, cached = GhostEngine(whole)(query, inputs, targets), GhostEngine(part)(query, features, targets)
+    direct, cached = GhostEngine(whole)(query, (inputs, targets)), GhostEngine(part)(query, (features, targets))
     assert relative_error(cached.secret, direct.secret) <= 1e-6
 
 

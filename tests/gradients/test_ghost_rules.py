@@ -28,7 +28,7 @@ def norms(objective, query, inputs, targets):
 def alone(objective, query, index, inputs, targets):
     """The norm of one part of one example, unclipped."""
     part = replace(query.parts[index], clip=1e12, weight=1.0)
-    return oracle(objective, replace(query, parts=(part,)), inputs, targets).secret.norm()
+    return oracle(objective, replace(query, parts=(part,)), (inputs, targets)).secret.norm()
 
 
 @pytest.mark.parametrize("b", [0, 1, 7])
@@ -39,7 +39,7 @@ def test_equals_the_float64_oracle(name, kind, b):
     loose = query_of(objective, kind)
     clips = norms(exact, loose, inputs, targets) if b else [1.0, 1.0]
     query = query_of(objective, kind, C1=clips[-1] * 1.01, C2=clips[0] * 1.01)
-    fast, slow = GhostEngine(objective)(query, inputs, targets), oracle(exact, query, inputs, targets)
+    fast, slow = GhostEngine(objective)(query, (inputs, targets)), oracle(exact, query, (inputs, targets))
     assert relative_error(fast.secret, slow.secret) <= 1e-5
     assert (fast.bound, fast.rows, fast.diagnostics.clipped) == (slow.bound, b, slow.diagnostics.clipped)
     assert fast.diagnostics.loss == pytest.approx(slow.diagnostics.loss, rel=1e-5, abs=1e-9)
@@ -55,7 +55,7 @@ def test_no_contribution_exceeds_its_clip(name, kind):
     query = query_of(objective, kind, C1=clip / 2, C2=clip / 2, only_difference=True)
     engine = GhostEngine(objective)
     for i in range(7):
-        found = engine(query, inputs[i : i + 1], targets[i : i + 1])
+        found = engine(query, (inputs[i : i + 1], targets[i : i + 1]))
         length = float(found.secret.norm())
         assert length <= query.bound * (1 + 1e-6)
         if found.diagnostics.clipped == (1.0,):
@@ -66,13 +66,13 @@ def test_no_contribution_exceeds_its_clip(name, kind):
 def test_a_difference_alone_is_exact_in_float64_and_no_worse_than_its_gradients_in_float32(name):
     objective, exact, inputs, targets = problem(name, 3)
     query = query_of(objective, "near", C1=1e9, C2=1e9, only_difference=True)
-    slow = oracle(exact, query, inputs, targets).secret
-    gradient = oracle(exact, query_of(objective, "one", C1=1e9), inputs, targets).secret
+    slow = oracle(exact, query, (inputs, targets)).secret
+    gradient = oracle(exact, query_of(objective, "one", C1=1e9), (inputs, targets)).secret
     double = query_of(exact, "near", C1=1e9, C2=1e9, only_difference=True)
     points = inputs.double() if inputs.is_floating_point() else inputs
-    expected = oracle(exact, double, inputs, targets).secret
-    assert relative_error(GhostEngine(exact)(double, points, targets).secret, expected) <= 1e-9
-    error = float((GhostEngine(objective)(query, inputs, targets).secret - slow).norm())
+    expected = oracle(exact, double, (inputs, targets)).secret
+    assert relative_error(GhostEngine(exact)(double, (points, targets)).secret, expected) <= 1e-9
+    error = float((GhostEngine(objective)(query, (inputs, targets)).secret - slow).norm())
     assert error <= 2e-6 * float(gradient.norm())
 
 
@@ -80,9 +80,9 @@ def test_a_difference_alone_is_exact_in_float64_and_no_worse_than_its_gradients_
 def test_pieces_give_the_same_sum(name):
     objective, _, inputs, targets = problem(name, 7)
     query = query_of(objective, "far", C1=0.1)
-    whole = GhostEngine(objective, max_physical_batch=7)(query, inputs, targets)
+    whole = GhostEngine(objective, max_physical_batch=7)(query, (inputs, targets))
     for size in (1, 3, None):
-        pieces = GhostEngine(objective, max_physical_batch=size)(query, inputs, targets)
+        pieces = GhostEngine(objective, max_physical_batch=size)(query, (inputs, targets))
         assert relative_error(pieces.secret, whole.secret) <= 1e-6
         assert pieces.diagnostics.clipped == whole.diagnostics.clipped
 
@@ -93,9 +93,9 @@ def check(module, inputs, distance):
     targets = torch.randn(len(inputs))
     for C1 in (1e9, 1e-2):
         query = query_of(objective, distance, C1=C1)
-        fast, slow = GhostEngine(objective)(query, inputs, targets), oracle(exact, query, inputs, targets)
+        fast, slow = GhostEngine(objective)(query, (inputs, targets)), oracle(exact, query, (inputs, targets))
         assert relative_error(fast.secret, slow.secret) <= 1e-5
-        assert float(GhostEngine(objective)(query, inputs[:1], targets[:1]).secret.norm()) <= query.bound * (1 + 1e-6)
+        assert float(GhostEngine(objective)(query, (inputs[:1], targets[:1])).secret.norm()) <= query.bound * (1 + 1e-6)
 
 
 @settings(derandomize=True, max_examples=25, deadline=None)
@@ -135,4 +135,4 @@ def test_dropout_draws_the_same_masks_at_both_points():
     inputs, targets = torch.randn(5, 4), torch.randn(5)
     query = query_of(objective, "near", C1=1e9, C2=1e9, only_difference=True)
     for engine in (GhostEngine(objective), FunctionalEngine(objective)):
-        assert float(engine(query, inputs, targets).secret.norm()) < 1e-2
+        assert float(engine(query, (inputs, targets)).secret.norm()) < 1e-2

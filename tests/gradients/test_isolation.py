@@ -42,10 +42,11 @@ def case(name):
     return Objective.of(module, loss), exact, inputs.clone(), torch.randn(len(inputs))
 
 
-def oracle(exact, query, inputs, targets):
+def oracle(exact, query, batch):
     """The float64 loop's answer."""
+    inputs, targets = batch
     double = Query(points=tuple(p.double() for p in query.points), parts=query.parts)
-    return LoopEngine(exact)(double, inputs.double() if inputs.is_floating_point() else inputs, targets.double())
+    return LoopEngine(exact)(double, (inputs.double() if inputs.is_floating_point() else inputs, targets.double()))
 
 
 def test_every_case_is_either_equal_or_refused():
@@ -60,10 +61,10 @@ def test_equals_the_loop_oracle(name, engine):
     options = {"notice": lambda _: None} if engine is GhostEngine else {}
     if engine is FunctionalEngine and name == "balanced softmax":
         with pytest.raises(IsolationError, match="Three ways out"):
-            engine(objective)(query, inputs, targets)
+            engine(objective)(query, (inputs, targets))
         return
-    found = engine(objective, **options)(query, inputs, targets)
-    assert relative_error(found.secret, oracle(exact, query, inputs, targets).secret) <= 2e-5
+    found = engine(objective, **options)(query, (inputs, targets))
+    assert relative_error(found.secret, oracle(exact, query, (inputs, targets)).secret) <= 2e-5
 
 
 @pytest.mark.parametrize("name", EQUAL)
@@ -71,11 +72,11 @@ def test_equals_the_loop_oracle(name, engine):
 def test_replacing_any_record_moves_the_sum_by_no_more_than_the_sensitivity(name, who):
     objective, _, inputs, targets = case(name)
     query, run = query_for(objective), GhostEngine(objective, notice=lambda _: None)
-    before = run(query, inputs, targets)
+    before = run(query, (inputs, targets))
     other = inputs.clone(), targets.clone()
     other[0][who] = 50 * other[0][who] if inputs.is_floating_point() else (other[0][who] + 1) % 7
     other[1][who] = -100.0
-    moved = float((run(query, *other).secret - before.secret).norm())
+    moved = float((run(query, other).secret - before.secret).norm())
     assert moved <= before.sensitivity(Adjacency.REPLACE_ONE)
 
 
@@ -84,7 +85,7 @@ def test_replacing_any_record_moves_the_sum_by_no_more_than_the_sensitivity(name
 def test_what_cannot_run_alone_is_refused(name, engine):
     objective, _, inputs, targets = case(name)
     with pytest.raises(DpsrmError) as found:
-        engine(objective)(query_for(objective), inputs, targets)
+        engine(objective)(query_for(objective), (inputs, targets))
     if isinstance(found.value, IsolationError):
         for way_out in ("rewrite the module", 'performance.engine = "loop"', 'privacy.isolation = "checked"'):
             assert way_out in str(found.value)
@@ -96,8 +97,8 @@ def test_what_cannot_run_alone_is_refused(name, engine):
 def test_losses_are_those_of_each_example_alone(name):
     objective, _, inputs, targets = case(name)
     theta_P = objective.layout.read(objective.module)
-    together = objective.losses(theta_P, inputs, targets)
-    alone = torch.stack([objective.alone(theta_P, x, y) for x, y in zip(inputs, targets, strict=True)])
+    together = objective.losses(theta_P, (inputs, targets))
+    alone = torch.stack([objective.alone(theta_P, (x, y)) for x, y in zip(inputs, targets, strict=True)])
     assert torch.allclose(together, alone, rtol=1e-4, atol=1e-6)
 
 
@@ -108,7 +109,7 @@ def test_scores_of_candidates_cannot_couple_records():
     other = inputs.clone()
     other[0] *= 1000
     before, after = (
-        clipped_losses(objective, [theta_P], x, targets, clip=3.0, offsets=[0.0]).secret[0] for x in (inputs, other)
+        clipped_losses(objective, [theta_P], (x, targets), clip=3.0, offsets=[0.0]).secret[0] for x in (inputs, other)
     )
     assert abs(before - after) <= 3.0
 
@@ -154,14 +155,14 @@ def test_nothing_a_record_writes_is_seen_again(what, way):
     objective = Objective.of(module, losses, way=way)
     theta_P, inputs, targets = objective.layout.read(module), torch.randn(5, 4), torch.randn(5)
     try:
-        first = objective.losses(theta_P, inputs, targets)
+        first = objective.losses(theta_P, (inputs, targets))
     except IsolationError:
         assert way is Way.VMAP
     else:
         other = inputs.clone()
         other[0] += 100
-        assert torch.equal(objective.losses(theta_P, other, targets)[1:], first[1:])
-        assert torch.equal(objective.losses(theta_P, inputs, targets), first)
+        assert torch.equal(objective.losses(theta_P, (other, targets))[1:], first[1:])
+        assert torch.equal(objective.losses(theta_P, (inputs, targets)), first)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert module.list == []
     assert torch.equal(module.plain, torch.zeros(4))
@@ -175,8 +176,9 @@ def test_memory_outside_of_the_module_is_noticed():
         return losses(outputs - kept["mean"], targets)
 
     objective = Objective.of(nn.Linear(4, 3), loss)
+    one, other = ((torch.randn(1, 4), torch.randn(1)) for _ in range(2))
     with pytest.raises(IsolationError, match="remember"):
-        objective.refuse_memory(objective.layout.read(objective.module), torch.randn(2, 4), torch.randn(2))
+        objective.refuse_memory(objective.layout.read(objective.module), one, other)
 
 
 def test_a_loss_with_a_state_of_its_own_forgets_it():
@@ -192,8 +194,8 @@ def test_a_loss_with_a_state_of_its_own_forgets_it():
     loss = Counting()
     objective = Objective.of(nn.Linear(4, 3), loss, way=Way.LOOP)
     theta_P, inputs, targets = objective.layout.read(objective.module), torch.randn(3, 4), torch.randn(3)
-    first = objective.losses(theta_P, inputs, targets)
-    assert torch.equal(objective.losses(theta_P, inputs, targets), first)
+    first = objective.losses(theta_P, (inputs, targets))
+    assert torch.equal(objective.losses(theta_P, (inputs, targets)), first)
     assert float(loss.mean) == 0
 
 
@@ -234,12 +236,12 @@ def test_checked_takes_what_vmap_cannot_and_equals_the_oracle():
     module = linear(lambda m, x: m.w(x) if bool(torch.isfinite(x).all()) else m.w(0 * x))
     inputs, targets = torch.randn(6, 4), torch.randn(6)
     with pytest.raises(IsolationError):
-        GhostEngine(Objective.of(module, losses))(query_for(Objective.of(module, losses)), inputs, targets)
+        GhostEngine(Objective.of(module, losses))(query_for(Objective.of(module, losses)), (inputs, targets))
     objective = checked(module)
     query = query_for(objective)
     exact = Objective.of(copy.deepcopy(module).double(), losses, way=Way.LOOP)
-    found = GhostEngine(objective)(query, inputs, targets)
-    assert relative_error(found.secret, oracle(exact, query, inputs, targets).secret) <= 1e-5
+    found = GhostEngine(objective)(query, (inputs, targets))
+    assert relative_error(found.secret, oracle(exact, query, (inputs, targets)).secret) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_checked_notices_what_treats_examples_together(name):
 
     def many():
         for _ in range(20):
-            run(query_for(objective, clip=1.0), inputs, 5 * torch.randn(6))
+            run(query_for(objective, clip=1.0), (inputs, 5 * torch.randn(6)))
 
     with pytest.raises(IsolationError, match="alone"):
         many()
@@ -264,16 +266,16 @@ def test_checked_compares_losses_of_candidates():
     objective = checked(linear(lambda m, x: m.w(x)), balanced)
     theta_P = objective.layout.read(objective.module)
     with pytest.raises(IsolationError, match="alone"):
-        clipped_losses(objective, [theta_P], torch.randn(6, 4), torch.randn(6), clip=9.0, offsets=[0.0])
+        clipped_losses(objective, [theta_P], (torch.randn(6, 4), torch.randn(6)), clip=9.0, offsets=[0.0])
 
 
 def test_checked_refuses_what_no_rule_covers():
     module = Wrapped(lambda m, x: m.w(x) * m.p.exp(), w=nn.Linear(4, 3), p=nn.Parameter(torch.zeros(3)))
     with pytest.raises(IsolationError, match="loop"):
-        GhostEngine(checked(module))(query_for(checked(module)), torch.randn(3, 4), torch.randn(3))
+        GhostEngine(checked(module))(query_for(checked(module)), (torch.randn(3, 4), torch.randn(3)))
 
 
 def test_the_loop_takes_branches(caplog):
     objective = Objective.of(linear(branching), losses, way=Way.LOOP)
     with caplog.at_level(logging.WARNING):
-        assert LoopEngine(objective)(query_for(objective), torch.randn(3, 4), torch.randn(3)).rows == 3
+        assert LoopEngine(objective)(query_for(objective), (torch.randn(3, 4), torch.randn(3))).rows == 3

@@ -87,19 +87,19 @@ def test_equal_to_the_loop_oracle_dense_and_sparse(kind, b, features, bias, clas
     objective, records = problem(kind, features=features, bias=bias, classes=classes)
     query = query_at(objective, distance=distance, rule=rule, gamma=gamma)
     inputs, targets = records(b, scale=scale)
-    slow = LoopEngine(objective, margin=0)(query, inputs, targets)
+    slow = LoopEngine(objective, margin=0)(query, (inputs, targets))
     fast = LinearEngine(objective)
     if gamma == 1.0:  # the loop also counts a part of weight 0 as clipped
         query = Query(points=query.points, parts=query.parts[1:])
-        slow = LoopEngine(objective, margin=0)(query, inputs, targets)
-    assert_equal(fast(query, inputs, targets), slow)
-    assert_equal(fast(query, sparse(inputs), targets), slow)
+        slow = LoopEngine(objective, margin=0)(query, (inputs, targets))
+    assert_equal(fast(query, (inputs, targets)), slow)
+    assert_equal(fast(query, (sparse(inputs), targets)), slow)
 
 
 def test_a_part_of_weight_zero_is_skipped_as_elsewhere():
     objective, records = problem("binary")
     query = query_at(objective, gamma=1.0, clips=(1e-9, 1e3))
-    fast, general = (make(objective)(query, *records(6)) for make in (LinearEngine, FunctionalEngine))
+    fast, general = (make(objective)(query, records(6)) for make in (LinearEngine, FunctionalEngine))
     assert_equal(fast, general)
     assert fast.diagnostics.clipped[0] == 0
 
@@ -111,8 +111,8 @@ def test_near_equal_points_lose_nothing_to_cancellation_even_in_float32(kind):
     query = query_at(objective, distance=1e-4, clips=(1e-3, 0.8))
     inputs, targets = records(9)
     exact = Query(points=tuple(p.double() for p in query.points), parts=query.parts)
-    slow = LoopEngine(double, margin=0)(exact, inputs.double(), targets.double() if kind == "squared" else targets)
-    assert torch.allclose(LinearEngine(objective)(query, inputs, targets).secret, slow.secret, rtol=1e-9, atol=1e-13)
+    slow = LoopEngine(double, margin=0)(exact, (inputs.double(), targets.double() if kind == "squared" else targets))
+    assert torch.allclose(LinearEngine(objective)(query, (inputs, targets)).secret, slow.secret, rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("kind", sorted(LOSSES))
@@ -131,7 +131,7 @@ def test_no_example_exceeds_its_clip(kind, features, distance, clip, scale, rule
     for part in query.parts:
         alone = Query(points=query.points, parts=(part,))
         for form in (inputs, sparse(inputs)):
-            total = LinearEngine(objective)(alone, form, targets)
+            total = LinearEngine(objective)(alone, (form, targets))
             assert float(total.secret.norm()) <= part.weight * part.clip * (1 + 1e-12)
 
 
@@ -141,7 +141,7 @@ def test_points_with_any_coefficients():
     points = theta, 1.5 * theta, theta - 0.2
     parts = Part(coefficients=(0.5, -2.0, 1.0), clip=0.3, weight=2.0), Part(coefficients=(0.0, 0.0, 1.0), clip=math.inf)
     query = Query(points=points, parts=parts)
-    assert_equal(LinearEngine(objective)(query, *records(7)), LoopEngine(objective, margin=0)(query, *records(7)))
+    assert_equal(LinearEngine(objective)(query, records(7)), LoopEngine(objective, margin=0)(query, records(7)))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -154,10 +154,10 @@ def test_rows_that_are_not_numbers_count_as_zero(bad):
     broken[2, 1] = bad
     run = LinearEngine(objective)
     for form in (broken, sparse(broken)):
-        total = run(query, form, targets)
+        total = run(query, (form, targets))
         assert total.diagnostics.nonfinite == 1
         assert total.rows == 6
-        assert torch.allclose(total.secret, run(query, inputs[keep], targets[keep]).secret, rtol=1e-12)
+        assert torch.allclose(total.secret, run(query, (inputs[keep], targets[keep])).secret, rtol=1e-12)
 
 
 def test_theory_mode_stops_at_a_record_that_breaks_the_assumption():
@@ -167,11 +167,11 @@ def test_theory_mode_stops_at_a_record_that_breaks_the_assumption():
         with pytest.raises(BoundExceeded, match=word):
             run(query_at(objective, clips=clips, excess=Excess.RAISE), *records(4))
     fine = query_at(objective, clips=(1e3, 1e3), excess=Excess.RAISE)
-    assert run(fine, *records(4)).rows == 4
+    assert run(fine, records(4)).rows == 4
     inputs, targets = records(4)
     inputs[0] = math.nan
     with pytest.raises(BoundExceeded):
-        run(fine, inputs, targets)
+        run(fine, (inputs, targets))
 
 
 def test_classes_to_ignore_and_classes_that_are_none():
@@ -179,11 +179,11 @@ def test_classes_to_ignore_and_classes_that_are_none():
     query, (inputs, targets) = query_at(objective), records(5)
     targets[1] = -100
     assert_equal(
-        LinearEngine(objective)(query, inputs, targets), LoopEngine(objective, margin=0)(query, inputs, targets)
+        LinearEngine(objective)(query, (inputs, targets)), LoopEngine(objective, margin=0)(query, (inputs, targets))
     )
     targets[1] = 3
     with pytest.raises(InputError, match="classes"):
-        LinearEngine(objective)(query, inputs, targets)
+        LinearEngine(objective)(query, (inputs, targets))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_malformed_sparse_rows_are_refused(starts, columns):
         crow, cols, values = torch.tensor(starts), torch.tensor(columns), torch.ones(2)
         rows = torch.sparse_csr_tensor(crow, cols, values, size=(1, 5), check_invariants=False)
     with pytest.raises(InputError, match="increasing"):
-        LinearEngine(objective)(query_at(objective), rows, torch.tensor([1]))
+        LinearEngine(objective)(query_at(objective), (rows, torch.tensor([1])))
 
 
 def test_auto_takes_the_linear_engine_where_it_applies():
@@ -226,4 +226,4 @@ def test_half_precision_inputs_are_read_exactly():
     rounded = inputs.to(torch.bfloat16)
     query = query_at(objective)
     run = LinearEngine(objective)
-    assert_equal(run(query, rounded, targets), run(query, rounded.double(), targets))
+    assert_equal(run(query, (rounded, targets)), run(query, (rounded.double(), targets)))

@@ -59,7 +59,7 @@ def test_the_error_of_a_sum_of_a_million_is_within_its_bound():
     objective = linear(bias=False, loss=squared_loss)
     targets = torch.full((MILLION,), -0.1, dtype=torch.float64)
     targets[::3] = -1 / 3
-    total = LinearEngine(objective)(gradient_at(objective, math.inf), torch.ones(MILLION, 1).double(), targets)
+    total = LinearEngine(objective)(gradient_at(objective, math.inf), (torch.ones(MILLION, 1).double(), targets))
     exact = math.fsum((-targets).tolist())
     error = abs(float(total.secret[0]) - exact)
     assert error <= 2003 * 2.0**-53 * exact
@@ -123,7 +123,7 @@ def test_many_outputs_whose_squares_underflow():
 def test_a_clip_too_small_to_multiply_lets_nothing_through():
     objective = linear()
     query = gradient_at(objective, 1e-250)
-    assert not LinearEngine(objective)(query, torch.ones(3, 1).double(), torch.zeros(3)).secret.any()
+    assert not LinearEngine(objective)(query, (torch.ones(3, 1).double(), torch.zeros(3))).secret.any()
 
 
 def test_the_margin_is_of_the_public_size_not_of_the_batch_drawn():
@@ -133,10 +133,10 @@ def test_the_margin_is_of_the_public_size_not_of_the_batch_drawn():
     query = gradient_at(objective, 0.1)
     sums = LinearEngine(objective).over(inputs, targets)
     alone = sums(query, np.array([17])).secret
-    assert torch.equal(LinearEngine(objective, population=5000)(query, inputs[:1], targets[:1]).secret, alone)
-    assert not torch.equal(LinearEngine(objective)(query, inputs[:1], targets[:1]).secret, alone)
+    assert torch.equal(LinearEngine(objective, population=5000)(query, (inputs[:1], targets[:1])).secret, alone)
+    assert not torch.equal(LinearEngine(objective)(query, (inputs[:1], targets[:1])).secret, alone)
     with pytest.raises(InputError, match="margin"):
-        LinearEngine(objective, population=3)(query, inputs[:4], targets[:4])
+        LinearEngine(objective, population=3)(query, (inputs[:4], targets[:4]))
 
 
 def test_indices_outside_the_records_are_refused():
@@ -152,4 +152,4 @@ def test_indices_outside_the_records_are_refused():
 def test_sums_that_would_overflow_are_refused():
     objective = linear()
     with pytest.raises(InputError, match="float64"):
-        LinearEngine(objective)(gradient_at(objective, 1e300), torch.ones(3, 1).double(), torch.zeros(3))
+        LinearEngine(objective)(gradient_at(objective, 1e300), (torch.ones(3, 1).double(), torch.zeros(3)))

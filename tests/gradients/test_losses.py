@@ -26,7 +26,7 @@ def scores(targets, clip=1.0, points=(-1.0, 0.0, 1.0)):
     where = [torch.tensor([point], dtype=torch.float64) for point in points]
     offsets = (0.0,) * len(points)
     return clipped_losses(
-        identity(), where, inputs, torch.tensor(targets, dtype=torch.float64), clip=clip, offsets=offsets
+        identity(), where, (inputs, torch.tensor(targets, dtype=torch.float64)), clip=clip, offsets=offsets
     )
 
 
@@ -55,7 +55,7 @@ def test_the_closed_form_is_the_general_one(loss):
     points = [torch.randn(objective.layout.size, generator=generator, dtype=torch.float64) for _ in range(3)]
     offsets = (0.0, 5.0, -1.0)
     for clip in (0.7, math.inf):
-        slow = clipped_losses(objective, points, inputs, targets, clip=clip, offsets=offsets)
+        slow = clipped_losses(objective, points, (inputs, targets), clip=clip, offsets=offsets)
         fast = LinearEngine(objective).over(inputs, targets).scores(points, np.arange(3000), clip=clip, offsets=offsets)
         assert fast.secret == pytest.approx(slow.secret, rel=1e-8)
         assert (fast.bound, fast.rows) == (slow.bound, slow.rows)

@@ -33,10 +33,10 @@ def test_a_million_tiny_examples(engine):
     n, objective = 10**6, Objective.of(nn.Linear(2, 1, bias=False), lambda out, y: out.squeeze(1) * y)
     inputs, targets = torch.tensor([[0.3, 0.7]]).repeat(n, 1), torch.ones(n)
     query, run = one_part(objective, 0.1), engine(objective)
-    before = run(query, inputs, targets)
+    before = run(query, (inputs, targets))
     assert float(before.secret.norm()) <= n * before.bound
     targets[n // 2] = -1.0
-    moved = float((run(query, inputs, targets).secret - before.secret).norm())
+    moved = float((run(query, (inputs, targets)).secret - before.secret).norm())
     assert moved <= before.sensitivity(Adjacency.REPLACE_ONE)
     assert moved >= before.sensitivity(Adjacency.REPLACE_ONE) * (1 - 2 * MARGIN)
 
@@ -56,7 +56,7 @@ def test_positions_that_cancel(points):
     inputs = base + 1e-2 * torch.randn(2, 96, 1200)
     query = one_part(objective, 1e-3, points=points)
     for i in range(2):
-        contribution = GhostEngine(objective)(query, inputs[i : i + 1], torch.ones(1))
+        contribution = GhostEngine(objective)(query, (inputs[i : i + 1], torch.ones(1)))
         assert contribution.diagnostics.clipped == (1.0,)
         length = float(contribution.secret.norm())
         assert 0.9 * contribution.bound <= length <= contribution.bound
@@ -77,9 +77,9 @@ def test_large_layers_are_within_their_bound_and_near_the_oracle():
             Part(coefficients=(1.0, 0.0), clip=clip, weight=0.5),
         )
         query = Query(points=points, parts=parts)
-        found = GhostEngine(objective)(query, inputs, targets).secret
+        found = GhostEngine(objective)(query, (inputs, targets)).secret
         double = Query(points=tuple(p.double() for p in points), parts=parts)
-        slow = LoopEngine(exact)(double, inputs.double(), targets.double()).secret
+        slow = LoopEngine(exact)(double, (inputs.double(), targets.double())).secret
         assert low <= float(found @ slow / (slow @ slow)) <= 1 + 1e-5
         assert float((found - slow).norm() / slow.norm()) <= (1e-5 if clip > 1 else CHUNKED + 2**-8)
 
@@ -87,7 +87,7 @@ def test_large_layers_are_within_their_bound_and_near_the_oracle():
 def test_layers_added_in_chunks_leave_room_for_their_rounding():
     module = nn.Linear(256, 256, bias=False)
     objective = Objective.of(module, _squared)
-    one = GhostEngine(objective)(one_part(objective, 1e-3), torch.randn(1, 16, 256), torch.randn(1))
+    one = GhostEngine(objective)(one_part(objective, 1e-3), (torch.randn(1, 16, 256), torch.randn(1)))
     assert one.diagnostics.clipped == (1.0,)
     assert float(one.secret.norm()) <= one.bound * (1 - CHUNKED / 2), "half of it is for the rounding of the sum"
 
@@ -150,7 +150,7 @@ def test_an_example_hidden_by_underflow_is_clipped_all_the_same():
     module = nn.Linear(160, 160, bias=False)
     objective = Objective.of(module, lambda out, y: out.flatten(1).sum(1) * y)
     query = one_part(objective, 1e-9)
-    total = GhostEngine(objective)(query, torch.full((1, 64, 160), 1e-23), torch.tensor([1e17]))
+    total = GhostEngine(objective)(query, (torch.full((1, 64, 160), 1e-23), torch.tensor([1e17])))
     assert float(total.secret.norm()) <= total.bound
     assert total.diagnostics.nonfinite == 1 or total.diagnostics.clipped == (1.0,)
 

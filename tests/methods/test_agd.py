@@ -136,7 +136,7 @@ def test_no_record_moves_the_scores_apart_by_more_than_the_spread(kind, scale):
     other_inputs, other_targets = make(1, seed=9, scale=scale)
 
     def scores(inputs, targets):
-        return np.array(clipped_losses(objective, points, inputs, targets, clip=CLIP, offsets=[0.0] * 4).secret)
+        return np.array(clipped_losses(objective, points, (inputs, targets), clip=CLIP, offsets=[0.0] * 4).secret)
 
     replaced = scores(torch.cat([inputs[:-1], other_inputs]), torch.cat([targets[:-1], other_targets]))
     whole, without = scores(inputs, targets), scores(inputs[:-1], targets[:-1])
@@ -149,8 +149,8 @@ def test_scores_are_clipped_losses_plus_offsets():
     objective, make = make_problem("logistic")
     theta = objective.layout.read(objective.module)
     inputs, targets = make(5)
-    direct = objective.losses(theta, inputs, targets).double().clamp(0, 0.7).sum().item()
-    found = clipped_losses(objective, [theta], inputs, targets, clip=0.7, offsets=[2.0])
+    direct = objective.losses(theta, (inputs, targets)).double().clamp(0, 0.7).sum().item()
+    found = clipped_losses(objective, [theta], (inputs, targets), clip=0.7, offsets=[2.0])
     assert found.secret[0] == pytest.approx(2.0 + direct)
     assert (found.bound, found.rows) == (0.7, 5)
 

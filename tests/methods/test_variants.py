@@ -150,12 +150,12 @@ def test_automatic_clipping_is_the_formula_and_stays_within_the_clip(name, scale
     run, by_hand = engine(name, objective), 0
     for i in range(3):
         one = inputs[i : i + 1], targets[i : i + 1]
-        g = run(raw, *one).secret
+        g = run(raw, one).secret
         clipped = 0.7 * g / (g.norm() + 0.01)
-        assert torch.allclose(run(query, *one).secret, clipped, rtol=1e-6)
-        assert float(run(query, *one).secret.norm()) <= 0.7
+        assert torch.allclose(run(query, one).secret, clipped, rtol=1e-6)
+        assert float(run(query, one).secret.norm()) <= 0.7
         by_hand = by_hand + clipped
-    assert torch.allclose(run(query, inputs, targets).secret, by_hand, rtol=1e-6)
+    assert torch.allclose(run(query, (inputs, targets)).secret, by_hand, rtol=1e-6)
 
 
 def test_automatic_clipping_needs_a_clip():

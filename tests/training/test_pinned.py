@@ -21,7 +21,9 @@ from dpsrm.methods import Agd, Disk, Gd, Rrpsgd, Sgd, Spider, Srm, Storm
 from dpsrm.training import run_trials
 
 PINNED = Path(__file__).with_name("pinned.json")
-CPU = torch.backends.cpu.get_cpu_capability()
+CPUINFO = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+CPU = sorted({line for line in CPUINFO.splitlines() if line.startswith(("model", "flags"))})
+"""The processor's kind: on another one, libraries take other paths and the last bits differ."""
 METHODS = {
     "srm": (Srm(max_diff_norm=0.3), {"first_batch": 30}),
     "srm-joint": (Srm(joint_norm=0.8, gamma=0.6), {"decay": "linear"}),
@@ -54,7 +56,7 @@ def run(name, scheme, model):
         torch.manual_seed(1)
         hidden = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
         module, loss = (nn.Linear(6, 1), binary_loss) if kind == "logistic" else (hidden, multiclass_loss)
-    privacy = Privacy(epsilon=3.0, delta=1e-4, sampling=scheme, accountant="rdp")
+    privacy = Privacy(epsilon=30.0, delta=1e-4, sampling=scheme, accountant="rdp", noise_multiplier=1.5)
     method, training = METHODS.get(name, (Srm(), {}))
     constants = Theory(lipschitz=2.0, smoothness=1.0, zeta=0.5, n0=2.0) if name == "theory" else None
     settings = Settings(

@@ -51,7 +51,7 @@ def variant(name: str, model: str, batch: int) -> Callable[[], Any]:
     )
     query = Query(points=(theta_P, before_P), parts=parts)
     engine = {"ours": GhostEngine, "functional": FunctionalEngine}[name](objective)
-    return lambda: engine(query, inputs, targets)
+    return lambda: engine(query, (inputs, targets))
 
 
 def _pair(module: nn.Module, objective: Objective, before_P: Tensor) -> tuple[nn.Module, nn.Module]:

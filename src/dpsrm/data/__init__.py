@@ -1,9 +1,11 @@
 """Files, arrays and datasets into records, by rules that read nothing from the private data."""
 
+from dpsrm.data.datasets import DatasetRecords, as_records
 from dpsrm.data.demo import load_rand_health
 from dpsrm.data.load import Loaded, load, load_like
-from dpsrm.data.records import DatasetRecords, Records, RecordSource, SparseRecords, as_records, csr_tensor
+from dpsrm.data.records import Records, RecordSource, TreeRecords
 from dpsrm.data.schema import Schema, read_schema
+from dpsrm.data.sparse import SparseRecords, csr_tensor
 
 __all__ = [
     "DatasetRecords",
@@ -12,6 +14,7 @@ __all__ = [
     "Records",
     "Schema",
     "SparseRecords",
+    "TreeRecords",
     "as_records",
     "csr_tensor",
     "load",

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 
 from dpsrm.core.errors import need
+from dpsrm.gradients.batch import Batch
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost import GhostEngine
+from dpsrm.gradients.layout import Layout
 from dpsrm.gradients.linear import LinearEngine
 from dpsrm.gradients.loop import LoopEngine
 from dpsrm.gradients.losses import clipped_losses
-from dpsrm.gradients.objective import Layout, Objective, PerExampleLoss, Way
+from dpsrm.gradients.objective import Objective, Way
+from dpsrm.gradients.passes import ModelLosses, PerExampleLoss, as_losses
 from dpsrm.gradients.query import ClipRule, Engine, Excess, Part, Query
 from dpsrm.gradients.standard_losses import binary_loss, multiclass_loss, squared_loss
 
@@ -48,6 +51,7 @@ def _fastest(objective: Objective) -> str:
 __all__ = [
     "AUTO",
     "ENGINES",
+    "Batch",
     "ClipRule",
     "Engine",
     "Excess",
@@ -56,11 +60,13 @@ __all__ = [
     "Layout",
     "LinearEngine",
     "LoopEngine",
+    "ModelLosses",
     "Objective",
     "Part",
     "PerExampleLoss",
     "Query",
     "Way",
+    "as_losses",
     "binary_loss",
     "clipped_losses",
     "engine",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import IsolationError
+from dpsrm.gradients.batch import Batch, example, examples
 from dpsrm.gradients.objective import Objective
 from dpsrm.gradients.query import Query
 
@@ -44,15 +45,14 @@ def need_equal(together: float, alone: float, *, scale: float, what: str) -> Non
 
 
 @torch.no_grad()
-def compare_losses(objective: Objective, point_P: Tensor, batch: tuple[Tensor, Tensor], losses_B: Tensor) -> None:
+def compare_losses(objective: Objective, point_P: Tensor, batch: Batch, losses_B: Tensor) -> None:
     """Compare the losses of a few random examples of a batched pass with those they have alone."""
-    inputs, targets = batch
-    for i in chosen(len(inputs)):
-        alone = float(objective.alone(point_P, inputs[i].clone(), targets[i]))
+    for i in chosen(examples(batch)):
+        alone = float(objective.alone(point_P, example(batch, i)))
         need_equal(float(losses_B[i]), alone, scale=1.0, what="loss")
 
 
-def compare_parts(objective: Objective, query: Query, one: tuple[Tensor, Tensor], seen: Seen) -> None:
+def compare_parts(objective: Objective, query: Query, one: Batch, seen: Seen) -> None:
     """Compare one example's losses and the norms of its parts with what a batched pass saw.
 
     A part that is a small difference of gradients is compared on the gradients' scale: rounding has that size.
@@ -60,7 +60,7 @@ def compare_parts(objective: Objective, query: Query, one: tuple[Tensor, Tensor]
     gradients = []
     for point_P, loss in zip(query.points, seen.losses, strict=True):
         leaf_P = point_P.detach().clone().requires_grad_()
-        alone = objective.alone(leaf_P, one[0].clone(), one[1])
+        alone = objective.alone(leaf_P, one)
         gradients.append(torch.autograd.grad(alone, leaf_P)[0].double())
         need_equal(loss, float(alone.detach()), scale=1.0, what="loss")
     for part, norm in zip(query.parts, seen.norms, strict=True):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpsrm.core.errors import need
-from dpsrm.gradients.objective import each_alone
+from dpsrm.gradients.passes import each_alone
 from dpsrm.gradients.twins import Twins
 
 
@@ -89,7 +89,7 @@ def _outputs(trunk: nn.Module, inputs: Tensor) -> Tensor:
     if len(inputs) == 0:
         return batch(inputs)
     try:
-        found: Tensor = each_alone(one)(inputs)
+        found: Tensor = each_alone(one, inputs)
     except Exception:
         found = torch.stack([one(x) for x in inputs])
     return found

@@ -8,7 +8,10 @@ from torch.func import grad_and_value
 
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
-from dpsrm.gradients.objective import Objective, Way, dense, each_alone
+from dpsrm.gradients.batch import Batch, dense, examples, groups
+from dpsrm.gradients.batch import rows as rows_of
+from dpsrm.gradients.objective import Objective, Way
+from dpsrm.gradients.passes import each_alone
 from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
 
@@ -31,34 +34,34 @@ class FunctionalEngine:
         self.objective = objective
         self.max_physical_batch = min(_ROWS, max_physical_batch or max(1, _ELEMENTS // objective.layout.size))
 
-    def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
+    def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
         tally = Tally.empty(query)
-        self.add(tally, inputs, targets)
+        for group in groups(batch):
+            self.add(tally, group)
         return tally.result()
 
-    def add(self, tally: Tally, inputs: Tensor, targets: Tensor) -> None:
+    def add(self, tally: Tally, batch: Batch) -> None:
         """Add a batch to a running sum."""
-        inputs = dense(inputs)
-        for piece in range(0, len(inputs), self.max_physical_batch):
-            cut = slice(piece, piece + self.max_physical_batch)
+        batch = dense(batch)
+        for start in range(0, examples(batch), self.max_physical_batch):
+            piece = rows_of(batch, slice(start, start + self.max_physical_batch))
             state = torch.get_rng_state()
             gradients, losses_B = [], torch.empty(0)
             for point_P in reversed(tally.query.points):
                 torch.set_rng_state(state)
-                g_BP, losses_B = self._rows(point_P, inputs[cut], targets[cut])
+                g_BP, losses_B = self._rows(point_P, piece)
                 gradients.append(g_BP.detach())
             tally.add(gradients[::-1], losses_B.detach())
 
-    def _rows(self, point_P: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _rows(self, point_P: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Every example's gradient and loss."""
         run = self.objective.ready()
 
-        def loss_of_one(vector_P: Tensor, one_input: Tensor, one_target: Tensor) -> Tensor:
-            return run.one(self.objective.parameters(vector_P), one_input, one_target)
+        def loss_of_one(vector_P: Tensor, one: Batch) -> Tensor:
+            return run.one(self.objective.parameters(vector_P), one)
 
-        with self.objective.explained(point_P, inputs, targets):
-            rows: tuple[Tensor, Tensor] = each_alone(grad_and_value(loss_of_one), (None, 0, 0))(
-                point_P, inputs, targets
-            )
+        gradient = grad_and_value(loss_of_one)
+        with self.objective.explained(point_P, batch):
+            rows: tuple[Tensor, Tensor] = each_alone(lambda one: gradient(point_P, one), batch)
         return rows

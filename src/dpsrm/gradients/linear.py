@@ -6,7 +6,7 @@ Shapes: n records, B examples, D features.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
+from dpsrm.gradients.batch import Batch
 from dpsrm.gradients.linear_sums import LinearSums, kernels
 from dpsrm.gradients.objective import Objective
+from dpsrm.gradients.passes import ModelLosses, PerExampleLoss
 from dpsrm.gradients.query import Query
 from dpsrm.gradients.standard_losses import CLOSED_FORMS, MULTICLASS
 
@@ -60,21 +62,28 @@ class LinearEngine:
                 remedy='use engine "auto"',
             )
             raise AssertionError
-        self.model = (CLOSED_FORMS[objective.loss], module.in_features, float(module.bias is not None))
+        self.model = (
+            CLOSED_FORMS[cast(PerExampleLoss, objective.loss)],
+            module.in_features,
+            float(module.bias is not None),
+        )
         self.outputs = module.out_features
         self.population = population
 
     @staticmethod
     def applies(objective: Objective) -> bool:
         """Whether the objective is one this engine knows in closed form."""
+        if isinstance(objective.loss, ModelLosses):
+            return False
         module, kind = objective.module, CLOSED_FORMS.get(objective.loss)
         if kind is None or type(module) is not nn.Linear or module._forward_hooks or module._forward_pre_hooks:
             return False
         ours = all(p.requires_grad and p.device.type == "cpu" for p in module.parameters())
         return ours and (kind == MULTICLASS or module.out_features == 1)
 
-    def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
-        """The clipped sum of `query` over the batch."""
+    def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
+        """The clipped sum of `query` over the batch (inputs, targets)."""
+        inputs, targets = batch
         return self.over(inputs, targets)(query, _everyone(len(targets)))
 
     def over(self, inputs: Tensor, targets: Tensor) -> LinearSums:

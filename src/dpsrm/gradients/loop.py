@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.secret import ClippedSum, Diagnostics
-from dpsrm.gradients.objective import Objective, dense
+from dpsrm.gradients.batch import Batch, as_batch, dense, each_example, examples
+from dpsrm.gradients.objective import Objective
 from dpsrm.gradients.query import MARGIN, STABILITY, ClipRule, Excess, Query, need_few, refuse_excess
 
 
@@ -28,14 +29,15 @@ class LoopEngine:
         self.objective = objective
         self.margin = margin
 
-    def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
+    def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
         total_P = torch.zeros(self.objective.layout.size, dtype=torch.float64)
-        inputs = dense(inputs)
-        need_few(len(inputs), len(inputs))
+        batch = dense(batch)
+        count = examples(batch)
+        need_few(count, count)
         clipped, nonfinite, loss = [0] * len(query.parts), 0, 0.0
-        for i in range(len(inputs)):
-            gradients = self._gradients(query.points, inputs[i], targets[i])
+        for one in each_example(batch):
+            gradients = self._gradients(query.points, one)
             loss += gradients[0][1]
             finite = all(bool(torch.isfinite(g_P).all()) for g_P, _ in gradients)
             nonfinite += not finite
@@ -51,22 +53,22 @@ class LoopEngine:
                 length = norm + STABILITY if automatic else norm
                 scale = within / length if norm > within or automatic else 1.0
                 total_P += part.weight * row_P * scale
-        rows = max(len(inputs), 1)
+        rows = max(count, 1)
         facts = Diagnostics(loss=loss / rows, clipped=tuple(c / rows for c in clipped), nonfinite=nonfinite)
-        return ClippedSum(secret=total_P, bound=query.bound, rows=len(inputs), diagnostics=facts)
+        return ClippedSum(secret=total_P, bound=query.bound, rows=count, diagnostics=facts)
 
-    def _gradients(self, points: Sequence[Tensor], one_input: Tensor, one_target: Tensor) -> list[tuple[Tensor, float]]:
+    def _gradients(self, points: Sequence[Tensor], one: Batch) -> list[tuple[Tensor, float]]:
         """∇f_i and f_i at every point, with the same random numbers."""
         state, found = torch.get_rng_state(), []
         for point_P in points:
             torch.set_rng_state(state)
-            found.append(self._gradient(point_P, one_input, one_target))
+            found.append(self._gradient(point_P, one))
         return found
 
-    def _gradient(self, point_P: Tensor, one_input: Tensor, one_target: Tensor) -> tuple[Tensor, float]:
+    def _gradient(self, point_P: Tensor, one: Batch) -> tuple[Tensor, float]:
         """∇f_i and f_i at one point."""
         leaf_P = point_P.detach().clone().requires_grad_()
-        with self.objective.explained(point_P, one_input[None], one_target[None]):
-            loss = self.objective.alone(leaf_P, one_input, one_target)
+        with self.objective.explained(point_P, as_batch(one)):
+            loss = self.objective.alone(leaf_P, one)
         (g_P,) = torch.autograd.grad(loss, leaf_P)
         return g_P.double(), float(loss.detach())

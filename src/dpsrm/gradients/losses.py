@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.secret import ClippedScores
+from dpsrm.gradients.batch import Batch, dense, examples, groups, rows
 from dpsrm.gradients.checked import compare_losses
 from dpsrm.gradients.objective import Objective, Way
 
@@ -21,8 +22,7 @@ _ROWS = 4096
 def clipped_losses(
     objective: Objective,
     points: Sequence[Tensor],
-    inputs: Tensor,
-    targets: Tensor,
+    batch: Batch,
     *,
     clip: float,
     offsets: Sequence[float],
@@ -35,14 +35,20 @@ def clipped_losses(
     randomness draw the same at every point.
     """
     sums_J = torch.tensor(offsets, dtype=torch.float64)
-    for start in range(0, len(inputs), _ROWS):
-        cut = slice(start, start + _ROWS)
-        state = torch.get_rng_state()
-        for j, point_P in enumerate(points):
-            torch.set_rng_state(state)
-            losses_B = objective.losses(point_P, inputs[cut], targets[cut]).double()
-            if objective.way is Way.BATCH:
-                compare_losses(objective, point_P, (inputs[cut], targets[cut]), losses_B)
-            worst = clip if clip < float("inf") else 0.0
-            sums_J[j] += torch.nan_to_num(losses_B, nan=worst, posinf=clip).clamp(0.0, clip).sum().cpu()
-    return ClippedScores(secret=tuple(sums_J.tolist()), bound=clip, rows=len(inputs))
+    for group in groups(dense(batch)):
+        for start in range(0, examples(group), _ROWS):
+            sums_J += _scores(objective, points, rows(group, slice(start, start + _ROWS)), clip)
+    return ClippedScores(secret=tuple(sums_J.tolist()), bound=clip, rows=examples(batch))
+
+
+def _scores(objective: Objective, points: Sequence[Tensor], piece: Batch, clip: float) -> Tensor:
+    """One sum per candidate over a few examples of one shape."""
+    state, sums = torch.get_rng_state(), []
+    for point_P in points:
+        torch.set_rng_state(state)
+        losses_B = objective.losses(point_P, piece).double()
+        if objective.way is Way.BATCH:
+            compare_losses(objective, point_P, piece, losses_B)
+        worst = clip if clip < float("inf") else 0.0
+        sums.append(torch.nan_to_num(losses_B, nan=worst, posinf=clip).clamp(0.0, clip).sum().cpu())
+    return torch.stack(sums)

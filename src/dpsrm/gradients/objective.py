@@ -1,12 +1,11 @@
-"""A module, its per-example loss, and the flat vector its trainable parameters make; every example is run alone.
+"""A module and its per-example loss, as a function of the flat vector of parameters; every example is run alone.
 
 Shapes: B examples, P trainable parameters in all.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,56 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpsrm.core.errors import DpsrmError, InputError, IsolationError, need
+from dpsrm.core.tree import leaves
+from dpsrm.gradients.batch import Batch, dense, example, examples, groups
+from dpsrm.gradients.layout import Layout
+from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
 from dpsrm.gradients.twins import Twins
-
-PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) → one loss per example, shape (B,)."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Names and shapes of the trainable parameters, in the order in which they lie in the flat vector."""
-
-    names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Layout:
-        """The layout of `module`'s parameters with requires_grad; the others are frozen and stay as they are."""
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        need(len(named) > 0, "the module must have a trainable parameter", module=type(module).__name__)
-        return cls(tuple(name for name, _ in named), tuple(p.shape for _, p in named))
-
-    @property
-    def sizes(self) -> list[int]:
-        """How many numbers each parameter holds."""
-        return [math.prod(shape) for shape in self.shapes]
-
-    @property
-    def size(self) -> int:
-        """P, the length of the flat vector."""
-        return sum(self.sizes)
-
-    def split(self, vector_P: Tensor) -> dict[str, Tensor]:
-        """Views of the flat vector in the parameters' shapes."""
-        pieces = torch.split(vector_P, self.sizes)
-        return {n: piece.view(s) for n, piece, s in zip(self.names, pieces, self.shapes, strict=True)}
-
-    def read(self, module: nn.Module) -> Tensor:
-        """A copy of the module's trainable parameters as one flat vector."""
-        parameters = dict(module.named_parameters())
-        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
-
-    @torch.no_grad()
-    def write(self, module: nn.Module, vector_P: Tensor) -> None:
-        """Copy the flat vector into the module's parameters."""
-        parameters = dict(module.named_parameters())
-        for name, piece in self.split(vector_P).items():
-            parameters[name].copy_(piece)
 
 
 class Way(str, Enum):
@@ -93,7 +49,7 @@ class Objective:
     """
 
     module: nn.Module
-    loss: PerExampleLoss
+    loss: PerExampleLoss | ModelLosses
     layout: Layout
     way: Way = Way.VMAP
     _twins: tuple[Twins, Twins] = field(repr=False, kw_only=True)
@@ -101,8 +57,12 @@ class Objective:
     _buffers: dict[str, Tensor] = field(repr=False, kw_only=True)
 
     @classmethod
-    def of(cls, module: nn.Module, loss: PerExampleLoss, *, way: Way = Way.VMAP) -> Objective:
-        """Check the module, fix the order of its parameters, and remember its state."""
+    def of(cls, module: nn.Module, loss: PerExampleLoss | ModelLosses, *, way: Way = Way.VMAP) -> Objective:
+        """Check the module, fix the order of its parameters, and remember its state.
+
+        Args:
+            loss: a function of (outputs, targets) for batches (inputs, targets), or `ModelLosses` for any batch.
+        """
         for name, child in module.named_modules():
             need(
                 not (isinstance(child, nn.modules.batchnorm._BatchNorm) and child.training),
@@ -111,33 +71,38 @@ class Objective:
                 remedy="replace it with nn.GroupNorm (or call eval() on it, if its statistics are public)",
             )
         layout = Layout.of(module)
-        twins = Twins(module), Twins(loss, with_values=True)
+        function = loss.function if isinstance(loss, ModelLosses) else loss
+        twins = Twins(module), Twins(function, with_values=True)
         frozen = {name: p.detach().clone() for name, p in module.named_parameters() if name not in layout.names}
         buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         return cls(module, loss, layout, way, _twins=twins, _frozen=frozen, _buffers=buffers)
 
-    def losses(self, vector_P: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, vector_P: Tensor, batch: Batch) -> Tensor:
         """The B losses at the parameters `vector_P`, each example alone (under `Way.BATCH`: all in one call)."""
-        inputs = dense(inputs)
-        with self.explained(vector_P, inputs, targets):
-            if self.way is Way.BATCH and len(inputs):
-                return self.ready().batch(self.parameters(vector_P), inputs, targets)
-            if self.way is Way.LOOP or len(inputs) == 0:
-                return self._one_by_one(vector_P, inputs, targets)
+        return torch.cat([self._losses(vector_P, group) for group in groups(dense(batch))])
+
+    def _losses(self, vector_P: Tensor, batch: Batch) -> Tensor:
+        """The losses of examples of one shape."""
+        count = examples(batch)
+        with self.explained(vector_P, batch):
+            if self.way is Way.BATCH and count:
+                return self.ready().batch(self.parameters(vector_P), batch)
+            if self.way is Way.LOOP or count == 0:
+                return self._one_by_one(vector_P, batch, count)
             if self.way is Way.VMAP:
                 one, parameters = self.ready().one, self.parameters(vector_P)
-                losses_B: Tensor = each_alone(lambda x, y: one(parameters, x, y))(inputs, targets)
+                losses_B: Tensor = each_alone(lambda x: one(parameters, x), batch)
                 return losses_B
         raise AssertionError(self.way)
 
-    def _one_by_one(self, vector_P: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _one_by_one(self, vector_P: Tensor, batch: Batch, count: int) -> Tensor:
         """The losses, one example after the other."""
-        each = [self.alone(vector_P, inputs[i], targets[i]) for i in range(len(inputs))]
+        each = [self.alone(vector_P, example(batch, i)) for i in range(count)]
         return torch.stack(each) if each else vector_P.new_zeros(0)
 
-    def alone(self, vector_P: Tensor, one_input: Tensor, one_target: Tensor) -> Tensor:
-        """The loss of a single example, by an ordinary call."""
-        return self.ready(copy=True).one(self.parameters(vector_P), one_input, one_target)
+    def alone(self, vector_P: Tensor, one: Batch) -> Tensor:
+        """The loss of a single example (without the examples' dimension), by an ordinary call."""
+        return self.ready(copy=True).one(self.parameters(vector_P), one)
 
     def parameters(self, vector_P: Tensor) -> dict[str, Tensor]:
         """The trainable parameters for one pass: a copy of θ, so that what is written into it is lost (ActNorm)."""
@@ -150,59 +115,66 @@ class Objective:
             copy: frozen parameters are copied for this pass too. Under vmap nothing can write an example's numbers into
                 them, so there the copy that all passes share will do.
         """
-        module, loss = (twins.make() for twins in self._twins)
+        module, losses = (twins.make() for twins in self._twins)
         assert isinstance(module, nn.Module)
         frozen = self._frozen
         if copy or self.way is not Way.VMAP:
             frozen = {name: value.clone() for name, value in frozen.items()}
-        return Pass(module, loss, {**frozen, **{name: value.clone() for name, value in self._buffers.items()}})
+        losses = losses if isinstance(self.loss, ModelLosses) else Supervised(losses)
+        return Pass(module, losses, {**frozen, **{name: value.clone() for name, value in self._buffers.items()}})
 
     @contextmanager
-    def explained(self, vector_P: Tensor, inputs: Tensor, targets: Tensor) -> Iterator[None]:
-        """Turn an error inside module or loss into one that says whose it is, and what to do."""
-        version = inputs._version
+    def explained(self, vector_P: Tensor, batch: Batch) -> Iterator[None]:
+        """Turn an error inside module or loss into one that says whose it is, and what to do.
+
+        The user's own module must not be run meanwhile: a loss that does is refused.
+        """
+        versions = [tensor._version for tensor in leaves(batch)]
+        guard = self.module.register_forward_pre_hook(_refuse_own)
         try:
             yield
-            need(inputs._version == version, "a module must not change its input in place", remedy="inplace=False")
+            unchanged = [tensor._version for tensor in leaves(batch)] == versions
+            need(unchanged, "a module must not change its input in place", remedy="inplace=False")
         except DpsrmError:
             raise
         except Exception as error:
             words = " ".join(str(error).split())[:300]
-            if self.way is Way.VMAP and len(inputs) and self._runs(vector_P, inputs, targets):
+            if self.way is Way.VMAP and examples(batch) and self._runs(vector_P, batch):
                 rule = "module and loss cannot be run on each example alone by vmap"
                 raise IsolationError(f"{rule}: {words}{_WAYS_OUT}") from error
-            shapes = f"inputs {tuple(inputs.shape)}, targets {tuple(targets.shape)} of {targets.dtype}"
+            shapes = ", ".join(f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in leaves(batch))
             raise InputError(f"the module and loss must take the records ({shapes}): {words}") from error
+        finally:
+            guard.remove()
 
     @torch.no_grad()
-    def _runs(self, vector_P: Tensor, inputs: Tensor, targets: Tensor) -> bool:
+    def _runs(self, vector_P: Tensor, batch: Batch) -> bool:
         """Whether an example runs by an ordinary call."""
         try:
-            self.alone(vector_P, inputs[0].clone(), targets[0])
+            self.alone(vector_P, example(batch, 0))
         except Exception:
             return False
         return True
 
-    def discarded(self, vector_P: Tensor, one_input: Tensor, one_target: Tensor) -> list[str]:
-        """The buffers and parameters, frozen or not, that a pass over one example writes, all in vain."""
+    def discarded(self, vector_P: Tensor, batch: Batch) -> list[str]:
+        """The buffers and parameters, frozen or not, that a pass over the batch's first example writes, all in vain."""
         run, parameters = self.ready(copy=True), self.parameters(vector_P)
         values = {**run.values, **parameters}
         before = {name: value.clone() for name, value in values.items()}
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            run.one(parameters, one_input.clone(), one_target)
+            run.one(parameters, example(dense(batch), 0))
         return [name for name, value in values.items() if not _same(value, before[name])]
 
-    def refuse_memory(self, vector_P: Tensor, inputs: Tensor, targets: Tensor) -> None:
+    def refuse_memory(self, vector_P: Tensor, batch: Batch, other: Batch) -> None:
         """Refuse module and loss if an example's loss is another after another example was seen.
 
-        Twins forget what a pass left in module and loss. What it left elsewhere shows here, on the first examples.
+        Twins forget what a pass left in module and loss. What it left elsewhere shows here, on two batches.
         """
-        inputs, last = dense(inputs), len(inputs) - 1
         seen = []
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for i in (0, last, 0):
+            for one in (batch, other, batch):
                 torch.default_generator.manual_seed(0)
-                seen.append(self.losses(vector_P, inputs[i : i + 1].clone(), targets[i : i + 1]))
+                seen.append(self.losses(vector_P, one))
         if not torch.equal(torch.nan_to_num(seen[0]), torch.nan_to_num(seen[2])):
             raise IsolationError(
                 "an example's loss changed after another example was seen: module or loss remember examples outside "
@@ -217,54 +189,13 @@ _WAYS_OUT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """Twins of module and loss, and the values of all that is not trained: used for one pass and thrown away."""
-
-    module: nn.Module
-    loss: Callable[..., Any]
-    values: dict[str, Tensor]
-
-    def one(self, parameters: dict[str, Tensor], one_input: Tensor, one_target: Tensor) -> Tensor:
-        """The loss of one example, as a batch of one."""
-        return self.batch(parameters, one_input.unsqueeze(0), one_target.unsqueeze(0)).squeeze(0)
-
-    def batch(self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        """The losses of a batch."""
-        losses_B: Tensor = self.loss(self.outputs(parameters, inputs), targets)
-        need(
-            losses_B.shape == (len(inputs),),
-            "the loss must give one number per example",
-            shape=tuple(losses_B.shape),
-            examples=len(inputs),
-            remedy='use reduction="none"',
-        )
-        return losses_B
-
-    def outputs(self, parameters: dict[str, Tensor], inputs: Tensor) -> Any:
-        """The module's outputs for a batch."""
-        return functional_call(self.module, {**self.values, **parameters}, (inputs,))
-
-
-def each_alone(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
-    """`function` of one example, for all examples of a batch at once; random layers draw anew for each.
-
-    Attention is computed from products and a softmax, because torch's fused kernels know nothing of vmap.
-    """
-    vectorised: Callable[..., Any] = vmap(function, in_dims=in_dims, randomness="different")
-
-    def run(*args: Any) -> Any:
-        with sdpa_kernel(SDPBackend.MATH):
-            return vectorised(*args)
-
-    return run
+def _refuse_own(*_: Any) -> None:
+    """Refuse that the user's module itself is run on records."""
+    raise IsolationError(
+        "the losses run the user's own module on records; run the model that they are given: losses(model, batch)"
+    )
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors hold the same numbers."""
     return torch.equal(x, y) or bool(((x == y) | ((x != x) & (y != y))).all())
-
-
-def dense(inputs: Tensor) -> Tensor:
-    """Inputs that were kept sparse, with their zeros."""
-    return inputs if inputs.layout is torch.strided else inputs.to_dense()

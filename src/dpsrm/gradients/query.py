@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import BoundExceeded, need
 from dpsrm.core.secret import ClippedSum
+from dpsrm.gradients.batch import Batch
 
 
 class Excess(str, Enum):
@@ -96,7 +97,7 @@ class Query:
 class Engine(Protocol):
     """Computes the clipped sum of a query over one batch."""
 
-    def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
+    def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The float64 sum over the batch; an empty batch gives zeros."""
         ...
 

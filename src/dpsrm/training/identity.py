@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import ResumeError
 from dpsrm.core.randomness import Streams
+from dpsrm.core.tree import leaves
 from dpsrm.data import Records, RecordSource
 from dpsrm.gradients import Objective
 from dpsrm.runs.folder import versions
@@ -57,7 +58,7 @@ def record_bytes(records: RecordSource) -> Iterator[bytes | memoryview]:
         yield from (bytes_of(tensor) for tensor in (records.inputs, records.targets))
         return
     for start in range(0, len(records), _CHUNK):
-        for tensor in records.take(np.arange(start, min(start + _CHUNK, len(records)))):
+        for tensor in leaves(records.take(np.arange(start, min(start + _CHUNK, len(records))))):
             yield _described(tensor)
             yield bytes_of(tensor)
 
@@ -72,10 +73,10 @@ def _module_bytes(objective: Objective, records: RecordSource, streams: Streams)
             yield bytes_of(tensor)
     like_P = layout.read(module)
     probe_P = torch.from_numpy(0.1 * streams.initialisation.standard_normal(layout.size)).to(like_P)
-    inputs, targets = records.take(np.arange(min(_PROBE, len(records))))
+    batch = records.take(np.arange(min(_PROBE, len(records))))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(0)
-        yield bytes_of(objective.losses(probe_P, inputs, targets))
+        yield bytes_of(objective.losses(probe_P, batch))
 
 
 def _described(tensor: Tensor) -> bytes:

@@ -12,7 +12,7 @@ from torch import Tensor
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.data import Records, RecordSource, SparseRecords, csr_tensor
-from dpsrm.gradients import Engine, LinearEngine, Objective, Query, clipped_losses
+from dpsrm.gradients import Batch, Engine, LinearEngine, Objective, Query, clipped_losses
 from dpsrm.gradients.linear_sums import LinearSums
 from dpsrm.methods import Choice
 
@@ -67,14 +67,14 @@ class _Gathered:
 
     def total(self, query: Query, indices: Indices, *, release: int) -> ClippedSum[Tensor]:
         """The clipped sum by the engine."""
-        return self._engine(query, *self._taken(indices, release))
+        return self._engine(query, self._taken(indices, release))
 
     def scores(self, choice: Choice, indices: Indices, *, release: int) -> ClippedScores:
         """The clipped losses by the module."""
-        inputs, targets = self._taken(indices, release)
-        return clipped_losses(self._objective, choice.points, inputs, targets, clip=choice.clip, offsets=choice.offsets)
+        batch = self._taken(indices, release)
+        return clipped_losses(self._objective, choice.points, batch, clip=choice.clip, offsets=choice.offsets)
 
-    def _taken(self, indices: Indices, release: int) -> tuple[Tensor, Tensor]:
+    def _taken(self, indices: Indices, release: int) -> Batch:
         """The batch, and the generator where this release begins."""
         torch.default_generator.manual_seed(self._streams.public_seed(release))
         return self._records.take(indices)

@@ -11,7 +11,6 @@ import torch
 from dpsrm.core.errors import need
 from dpsrm.data import Records, RecordSource
 from dpsrm.gradients import AUTO, LinearEngine, Objective, Way
-from dpsrm.gradients.objective import dense
 from dpsrm.training.models import binary_loss, multiclass_loss
 from dpsrm.training.settings import Performance
 
@@ -67,9 +66,9 @@ def need_isolated(objective: Objective, records: RecordSource, *, performance: P
         remedy='use performance.engine = "loop", or generate_vmap_rule = True instead of that rule',
     )
     theta_P = objective.layout.read(objective.module)
-    inputs, targets = records.take(np.arange(min(2, len(records))))
-    objective.refuse_memory(theta_P, inputs, targets)
-    written = objective.discarded(theta_P, dense(inputs)[0], targets[0])
+    first, last = (records.take(np.array([at])) for at in (0, len(records) - 1))
+    objective.refuse_memory(theta_P, first, last)
+    written = objective.discarded(theta_P, first)
     if written:
         _log.warning(
             "what the module writes into %s is discarded: every record starts from the module as it was given",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
+from dpsrm.gradients.batch import Batch, as_batch, dense, example, examples, groups, rows, shapes
 from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost.assemble import agree, blocks
@@ -23,7 +24,7 @@ from dpsrm.gradients.ghost.look import Look, look, need_rules
 from dpsrm.gradients.ghost.mixture import Combination, Mixture
 from dpsrm.gradients.ghost.recorder import Recording, record
 from dpsrm.gradients.ghost.rounding import CHUNKED, DOUBT, MOST_PIECES
-from dpsrm.gradients.objective import Objective, Way, dense
+from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Part, Query, part_factors, refuse_excess
 from dpsrm.gradients.rows import Tally
 
@@ -59,8 +60,8 @@ class GhostEngine:
         """Remember the objective; the module is looked at when the first batch comes."""
         for name, parameter in objective.module.named_parameters():
             need(
-                parameter.dtype in (torch.float32, torch.float64),
-                "private training needs float32 or float64 parameters: shorter ones cannot hold a clip's bound",
+                not parameter.requires_grad or parameter.dtype in (torch.float32, torch.float64),
+                "trainable parameters must be float32 or float64: shorter ones cannot hold a clip's bound",
                 parameter=name,
                 dtype=parameter.dtype,
                 remedy="call module.float() first",
@@ -71,41 +72,44 @@ class GhostEngine:
         self.objective = objective
         self.max_physical_batch = max_physical_batch
         self._notice = notice
-        self._looks: dict[torch.Size, Look] = {}
+        self._looks: dict[tuple[torch.Size, ...], Look] = {}
 
-    def __call__(self, query: Query, inputs: Tensor, targets: Tensor) -> ClippedSum[Tensor]:
+    def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
         tally = Tally.empty(query)
-        if len(inputs) == 0:
-            return tally.result()
-        inputs = dense(inputs)
-        seen = self._look(query, inputs, targets)
-        if seen.modules is None:
-            return FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch)(query, inputs, targets)
-        each = self.max_physical_batch or _automatic(seen.numbers, len(inputs))
-        for piece in range(0, len(inputs), each):
-            cut = slice(piece, piece + each)
-            self._add(tally, (inputs[cut], targets[cut]), seen.modules)
+        for group in groups(batch):
+            if examples(group):
+                self._add_group(tally, dense(group))
         return tally.result()
 
-    def _look(self, query: Query, inputs: Tensor, targets: Tensor) -> Look:
-        """What is known about the module for inputs of this shape; says once what is left to `torch.func`."""
-        found = self._looks.get(inputs.shape[1:])
+    def _add_group(self, tally: Tally, batch: Batch) -> None:
+        """Add examples of one shape, in pieces that fit."""
+        seen, count = self._look(tally.query, batch), examples(batch)
+        if seen.modules is None:
+            FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch).add(tally, batch)
+            return
+        each = self.max_physical_batch or _automatic(seen.numbers, count)
+        for start in range(0, count, each):
+            self._add(tally, rows(batch, slice(start, start + each)), seen.modules)
+
+    def _look(self, query: Query, batch: Batch) -> Look:
+        """What is known about the module for examples of this shape; says once what is left to `torch.func`."""
+        found = self._looks.get(shapes(batch))
         if found is None:
-            found = look(self.objective, query.points[0], (inputs[:1].clone(), targets[:1]))
+            found = look(self.objective, query.points[0], as_batch(example(batch, 0)))
             if found.reason and not any(other.reason for other in self._looks.values()):
                 what = "the whole module" if found.modules is None else "a part of the module"
                 self._notice(f"torch.func computes {what}, more slowly, because no rule fits: {found.reason}")
-            self._looks[inputs.shape[1:]] = found
+            self._looks[shapes(batch)] = found
         return found
 
-    def _add(self, tally: Tally, batch: tuple[Tensor, Tensor], modules: Sequence[str]) -> None:
+    def _add(self, tally: Tally, batch: Batch, modules: Sequence[str]) -> None:
         """Add one piece of the batch."""
         query = tally.query
         recordings = self._recordings(query, batch, modules)
         if not agree(recordings):
             need_rules(self.objective, sorted({name for recording in recordings for name in recording.leaks}))
-            FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch).add(tally, *batch)
+            FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch).add(tally, batch)
             return
         mixture = Mixture.of(query)
         found = blocks(recordings, mixture)
@@ -134,7 +138,7 @@ class GhostEngine:
                 additions = max(additions, block.add(weights, total.view(-1), loose_B=loose_B))
         tally.additions += additions
 
-    def _recordings(self, query: Query, batch: tuple[Tensor, Tensor], modules: Sequence[str]) -> list[Recording]:
+    def _recordings(self, query: Query, batch: Batch, modules: Sequence[str]) -> list[Recording]:
         """One pass per point, all with the same random numbers."""
         state = torch.get_rng_state()
         recordings = []
@@ -143,15 +147,12 @@ class GhostEngine:
             recordings.append(record(self.objective, point_P, batch, modules=modules))
         return recordings
 
-    def _compare(
-        self, query: Query, batch: tuple[Tensor, Tensor], losses: Sequence[Tensor], measures: Sequence[Measure]
-    ) -> None:
+    def _compare(self, query: Query, batch: Batch, losses: Sequence[Tensor], measures: Sequence[Measure]) -> None:
         """Compare a few random examples of a batched pass with what they give alone."""
-        inputs, targets = batch
-        for i in chosen(len(inputs)):
+        for i in chosen(examples(batch)):
             norms = [float(measure.square_B[i].sqrt()) for measure in measures]
             seen = Seen([float(losses_B[i]) for losses_B in losses], norms)
-            compare_parts(self.objective, query, (inputs[i], targets[i]), seen)
+            compare_parts(self.objective, query, example(batch, i), seen)
 
     def _lengths(self, tally: Tally, mixture: Mixture, found: list[Block], measures: Sequence[Measure]) -> list[Length]:
         """The clip factor of every part and example; zero for examples that are not finite."""

@@ -17,7 +17,8 @@ from torch.func import functional_call, grad, vmap
 from dpsrm.core.errors import need
 from dpsrm.gradients.ghost.tap import Tapped, show, spread, tap
 from dpsrm.gradients.ghost.terms import Rows, Term
-from dpsrm.gradients.objective import Objective, Pass
+from dpsrm.gradients.objective import Objective
+from dpsrm.gradients.passes import Pass
 
 if TYPE_CHECKING:
     from dpsrm.gradients.ghost.recorder import Recorder

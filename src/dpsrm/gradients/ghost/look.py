@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import DpsrmError, IsolationError, need
+from dpsrm.gradients.batch import Batch
 from dpsrm.gradients.ghost.recorder import record
 from dpsrm.gradients.objective import Objective, Way
-
-Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)

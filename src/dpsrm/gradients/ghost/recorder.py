@@ -13,17 +13,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from dpsrm.core.errors import need
+from dpsrm.core.tree import leaves
+from dpsrm.gradients.batch import Batch, examples
 from dpsrm.gradients.ghost.fallback import ModuleCall, watch
 from dpsrm.gradients.ghost.rewrites import REWRITES
 from dpsrm.gradients.ghost.rules import RULES, Rule
 from dpsrm.gradients.ghost.tap import Tapped, show, spread, tap
 from dpsrm.gradients.ghost.terms import Term
 from dpsrm.gradients.ghost.together import TOGETHER
-from dpsrm.gradients.objective import Objective, Pass, Way
+from dpsrm.gradients.objective import Objective, Way
+from dpsrm.gradients.passes import Pass, for_each
 
 Key = tuple[str, tuple[str, ...], int]
 """Which call: its function's rule, the parameters it uses, and how many such calls came before."""
@@ -173,7 +175,7 @@ class Recorder(TorchFunctionMode):
 def record(
     objective: Objective,
     point_P: Tensor,
-    batch: tuple[Tensor, Tensor],
+    batch: Batch,
     *,
     modules: Sequence[str] = (),
     cut: bool = False,
@@ -184,12 +186,11 @@ def record(
         modules: submodules that are left to `torch.func` (see `fallback`).
         cut: let those submodules' parameters show whether they are used elsewhere.
     """
-    inputs, targets = batch
-    with torch.enable_grad(), objective.explained(point_P, inputs, targets):
+    with torch.enable_grad(), objective.explained(point_P, batch):
         leaves = {name: p.detach().requires_grad_() for name, p in objective.parameters(point_P).items()}
         inside = () if cut else tuple(f"{name}." for name in modules)
         handed = {name: p.detach() if name.startswith(inside) else p for name, p in leaves.items()}
-        recorder = Recorder(handed, batch=len(inputs) if objective.way is Way.BATCH else None)
+        recorder = Recorder(handed, batch=examples(batch) if objective.way is Way.BATCH else None)
         run = objective.ready()
         watch(objective, run, modules, recorder, cut=cut)
         losses_B = _losses(run, handed, recorder, batch)
@@ -200,17 +201,16 @@ def record(
     return Recording(tuple(recorder.calls), losses_B.detach(), leaks)
 
 
-def _losses(run: Pass, handed: dict[str, Tensor], recorder: Recorder, batch: tuple[Tensor, Tensor]) -> Tensor:
+def _losses(run: Pass, handed: dict[str, Tensor], recorder: Recorder, batch: Batch) -> Tensor:
     """The losses of the recorded forward pass."""
     if recorder.batch is not None:
         with recorder:
-            return run.batch(handed, *batch)
+            return run.batch(handed, batch)
 
-    def one(x: Tensor, y: Tensor, example: Tensor) -> Tensor:
-        recorder.example = example
+    def one(numbered: tuple[Batch, Tensor]) -> Tensor:
+        x, recorder.example = numbered
         with recorder:
-            return run.one(handed, x, y)
+            return run.one(handed, x)
 
-    vectorised: Any = vmap(one, randomness="different")  # its type knows nothing of the arguments
-    losses_B: Tensor = vectorised(*batch, torch.zeros(len(batch[0]), device=batch[0].device))
+    losses_B: Tensor = for_each(one, (batch, torch.zeros(examples(batch), device=leaves(batch)[0].device)))
     return losses_B

@@ -1,0 +1,70 @@
+"""Batches are trees: dictionaries, lists, tuples and dataclasses with arrays at their ends, whatever an array is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """A batch whose examples differ in shape: those of one shape are a batch of their own."""
+
+    groups: tuple[Any, ...]
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The arrays of a tree, from left to right.
+
+    >>> leaves({"ids": 1, "more": (2, [3])})
+    [1, 2, 3]
+    """
+    return [leaf for child in _children(tree) for leaf in leaves(child)] if _is_inner(tree) else [tree]
+
+
+def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with `function` of each array in the array's place.
+
+    Edge cases: a mapping that is no dictionary (a tokenizer's) becomes one.
+
+    >>> mapped(lambda x: 2 * x, {"ids": 1, "more": (2, [3])})
+    {'ids': 2, 'more': (4, [6])}
+    """
+    if not _is_inner(tree):
+        return function(tree)
+    return _rebuilt(tree, [mapped(function, child) for child in _children(tree)])
+
+
+def refilled(tree: Any, values: Iterator[Any]) -> Any:
+    """The tree with the next of `values` in each array's place."""
+    return mapped(lambda _: next(values), tree)
+
+
+def _is_inner(tree: Any) -> bool:
+    """Whether a node has children; None has none, and is no array either."""
+    return (
+        tree is None or isinstance(tree, (Mapping, list, tuple)) or (is_dataclass(tree) and not isinstance(tree, type))
+    )
+
+
+def _children(tree: Any) -> list[Any]:
+    """A node's children."""
+    if tree is None:
+        return []
+    if isinstance(tree, Mapping):
+        return list(tree.values())
+    return list(tree) if isinstance(tree, (list, tuple)) else [getattr(tree, field.name) for field in fields(tree)]
+
+
+def _rebuilt(tree: Any, children: list[Any]) -> Any:
+    """A node like `tree` with other children."""
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        return dict(zip(tree, children, strict=True))
+    if isinstance(tree, list):
+        return children
+    if isinstance(tree, tuple):
+        return type(tree)(*children) if hasattr(tree, "_fields") else tuple(children)
+    return replace(tree, **dict(zip((field.name for field in fields(tree)), children, strict=True)))

@@ -1,0 +1,149 @@
+"""Map-style torch datasets as records, and whatever else can be made into records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+from dpsrm.core.errors import DpsrmError, InputError, need
+from dpsrm.core.tree import Ragged, leaves, mapped, refilled
+from dpsrm.data.records import Records, RecordSource, TreeRecords
+from dpsrm.data.rows import Indices, as_inputs, as_positions, as_targets, as_tensor, need_finite
+from dpsrm.data.sparse import SparseRecords
+
+_ADVICE = "let the collate function give tensors with the records in their first dimension"
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetRecords:
+    """A map-style `torch` dataset, read when drawn; `collate` makes a batch of a list of its records.
+
+    Without `collate` it is torch's, with floating point numbers in torch's default type; records are then mostly pairs
+    (input, target).
+
+    Edge cases: features are checked when they are drawn, since a dataset may be larger than memory;
+    `take` of no index reads record 0 for its shape and returns tensors of shape (0, ...).
+
+    >>> import numpy as np
+    >>> data = DatasetRecords(TensorDataset(torch.eye(3), torch.tensor([0, 1, 0])))
+    >>> data.take(np.array([], dtype=int))[0].shape
+    torch.Size([0, 3])
+    """
+
+    dataset: Dataset[Any]
+    collate: Callable[[list[Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        need(
+            not isinstance(self.dataset, IterableDataset),
+            "a dataset must give records by index",
+            dataset=type(self.dataset).__name__,
+            remedy="use a map-style torch Dataset with __len__ and __getitem__",
+        )
+        need(len(self) > 0, "data must hold at least one record", dataset=type(self.dataset).__name__)
+
+    def __len__(self) -> int:
+        try:
+            return len(cast(Any, self.dataset))
+        except (TypeError, NotImplementedError) as error:
+            raise InputError(f"a dataset must know its length; got {type(self.dataset).__name__}") from error
+
+    def take(self, indices: Indices) -> Any:
+        """A batch of the records at `indices`, in their order, repeats included."""
+        positions = as_positions(indices, len(self)).tolist()
+        return self.batch([self.dataset[i] for i in positions or [0]], positions)
+
+    def batch(self, records: list[Any], positions: list[int]) -> Any:
+        """The batch that `records`, read at `positions`, make; for no position, one record was read for its shape.
+
+        Guarantee: a collate function of the user's sees each record alone, so that what one record becomes (how far it
+        is padded) does not depend on another. torch's own stacks records as they are.
+        """
+        alike = [records] if self.collate is None else [[record] for record in records]
+        batches = [self._checked(some) for some in alike]
+        for at, batch in enumerate(batches):
+            for tensor in leaves(batch):
+                need_finite(tensor, "features", rows=positions[at:] or [0])
+        return mapped(lambda tensor: tensor[: len(positions)], merged(batches))
+
+    def _checked(self, records: list[Any]) -> Any:
+        """Collate, and refuse what is no batch."""
+        try:
+            batch = _collated(records) if self.collate is None else self.collate(records)
+        except (RuntimeError, TypeError, ValueError, KeyError) as error:
+            if isinstance(error, DpsrmError):
+                raise
+            kind = type(self.dataset).__name__
+            raise InputError(f"records must be alike, to collate them; got {kind}: {str(error)[:200]}") from error
+        tensors = leaves(batch)
+        right = all(isinstance(tensor, Tensor) and tensor.shape[:1] == (len(records),) for tensor in tensors)
+        need(right and len(tensors) > 0, "a batch is a tree of tensors with a row per record", remedy=_ADVICE)
+        return batch
+
+
+def merged(batches: list[Any]) -> Any:
+    """One batch of several: `Ragged` if their records differ in shape, type or structure.
+
+    >>> merged([{"x": torch.ones(1, 2)}, {"x": torch.zeros(1, 2)}])["x"].tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
+    >>> [len(group) for group in merged([torch.ones(1, 2), torch.ones(1, 3), torch.ones(1, 2)]).groups]
+    [2, 1]
+    """
+    if len(batches) == 1:
+        return batches[0]
+    alike: dict[str, list[Any]] = {}
+    for batch in batches:
+        alike.setdefault(repr(mapped(lambda tensor: (tuple(tensor.shape[1:]), tensor.dtype), batch)), []).append(batch)
+    groups = []
+    for same in alike.values():
+        columns = zip(*(leaves(batch) for batch in same), strict=True)
+        groups.append(refilled(same[0], iter([torch.cat(column) for column in columns])))
+    return groups[0] if len(groups) == 1 else Ragged(tuple(groups))
+
+
+def _collated(records: list[Any]) -> Any:
+    """A batch by torch's rules; pairs are inputs and targets, other trees keep their form."""
+    batch = default_collate(records)
+    if isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
+        return as_inputs(batch[0]), as_targets(batch[1])
+    return mapped(lambda part: as_inputs(part) if isinstance(part, Tensor) else part, batch)
+
+
+def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
+    """Make a record source of arrays, a torch dataset, or a record source.
+
+    Floating inputs become `dtype` (torch's default when None); integer or boolean targets become int64.
+
+    Args:
+        data: `Records`, `SparseRecords`, `DatasetRecords`, a torch `Dataset`, a pair (inputs, targets) of NumPy arrays
+            or tensors, or a dictionary of them.
+        dtype: the floating type of arrays' inputs.
+
+    Edge cases: raises `InputError` for no record, lengths that differ, NaN or infinite features (also when
+    only the conversion makes them infinite).
+
+    >>> import numpy as np
+    >>> source = as_records((np.eye(2), np.array([True, False])))
+    >>> source.take(np.array([0]))
+    (tensor([[1., 0.]]), tensor([1]))
+    """
+    if isinstance(data, (Records, SparseRecords, TreeRecords, DatasetRecords)):
+        return data
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, Dataset):
+        return DatasetRecords(data)
+    if isinstance(data, Mapping):
+        return TreeRecords({name: as_inputs(as_tensor(values, str(name)), dtype) for name, values in data.items()})
+    if isinstance(data, (tuple, list)):
+        need(len(data) == 2, "data must be a pair (inputs, targets)", length=len(data), remedy="or a dictionary")
+        return Records(as_inputs(data[0], dtype), as_targets(data[1]))
+    raise InputError(
+        "data must be Records, a torch Dataset, a dictionary of arrays, or a pair of arrays (inputs, targets); "
+        f"got {type(data).__name__}; give (X, y)"
+    )

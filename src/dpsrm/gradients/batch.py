@@ -1,0 +1,70 @@
+"""A batch: a tree of tensors with the examples in the first dimension of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpsrm.core.errors import need
+from dpsrm.core.tree import Ragged, leaves, mapped
+
+Batch = Any
+"""A tensor, or a tuple, list, dictionary or dataclass of batches; every tensor has a row per example. Or `Ragged`."""
+
+
+def examples(batch: Batch) -> int:
+    """How many examples there are.
+
+    >>> examples({"ids": torch.ones(3, 2), "label": torch.ones(3)})
+    3
+    """
+    if isinstance(batch, Ragged):
+        return sum(examples(group) for group in batch.groups)
+    tensors = leaves(batch)
+    good = len(tensors) > 0 and all(isinstance(tensor, Tensor) and tensor.dim() > 0 for tensor in tensors)
+    need(good, "a batch is a tree of tensors", got=[type(tensor).__name__ for tensor in tensors][:5], remedy=_COLLATE)
+    sizes = {len(tensor) for tensor in tensors}
+    need(len(sizes) == 1, "every tensor of a batch has a row per example", rows=sorted(sizes), remedy=_COLLATE)
+    return sizes.pop()
+
+
+_COLLATE = "let the collate function give tensors with the examples in their first dimension"
+
+
+def groups(batch: Batch) -> tuple[Batch, ...]:
+    """Batches of examples of one shape each."""
+    return batch.groups if isinstance(batch, Ragged) else (batch,)
+
+
+def rows(batch: Batch, cut: slice) -> Batch:
+    """Some examples, as a batch."""
+    return mapped(lambda tensor: tensor[cut], batch)
+
+
+def example(batch: Batch, i: int) -> Batch:
+    """One example, without the dimension of the examples; a copy."""
+    return mapped(lambda tensor: tensor[i].clone(), batch)
+
+
+def each_example(batch: Batch) -> Iterator[Batch]:
+    """All examples, one after the other."""
+    for group in groups(batch):
+        yield from (example(group, i) for i in range(examples(group)))
+
+
+def as_batch(one: Batch) -> Batch:
+    """One example as a batch of one."""
+    return mapped(lambda tensor: tensor.unsqueeze(0), one)
+
+
+def dense(batch: Batch) -> Batch:
+    """The batch, with the zeros of tensors that were kept sparse."""
+    return mapped(lambda tensor: tensor if tensor.layout is torch.strided else tensor.to_dense(), batch)
+
+
+def shapes(batch: Batch) -> tuple[torch.Size, ...]:
+    """The shape of one example."""
+    return tuple(tensor.shape[1:] for tensor in leaves(batch))

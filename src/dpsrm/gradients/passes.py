@@ -1,0 +1,119 @@
+"""One pass of a module and its losses over examples, with all parameters and buffers by value."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from dpsrm.core.errors import need
+from dpsrm.core.tree import leaves, refilled
+from dpsrm.gradients.batch import Batch, as_batch, examples
+
+PerExampleLoss = Callable[..., Tensor]
+"""(outputs, targets) → one loss per example, shape (B,); or, as `ModelLosses`, (model, batch) → the same."""
+
+
+@dataclass(frozen=True)
+class ModelLosses:
+    """Marks a function of (model, batch) that gives one loss per example: for models that take more than one tensor.
+
+    It must run the model that it is given, and no other: records never touch the user's own module.
+    """
+
+    function: Callable[[nn.Module, Batch], Tensor]
+
+
+def as_losses(loss: PerExampleLoss | ModelLosses) -> PerExampleLoss | ModelLosses:
+    """`ModelLosses` of a function whose first parameter is called `model`; anything else as it is.
+
+    >>> type(as_losses(lambda model, batch: model(batch).sum(dim=1))).__name__
+    'ModelLosses'
+    >>> as_losses(nn.MSELoss(reduction="none"))
+    MSELoss()
+    """
+    if isinstance(loss, (ModelLosses, nn.Module)):
+        return loss
+    try:
+        first = next(iter(inspect.signature(loss).parameters), "")
+    except (TypeError, ValueError):  # a function written in C has no signature
+        return loss
+    return ModelLosses(loss) if first == "model" else loss
+
+
+class Supervised:
+    """The losses of a model's outputs for a batch (inputs, targets)."""
+
+    def __init__(self, loss: Callable[..., Any]) -> None:
+        """Remember the loss of outputs and targets."""
+        self._loss = loss
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Any:
+        """The loss of each example."""
+        inputs, targets = batch
+        return self._loss(model(inputs), targets)
+
+
+class _Whole(nn.Module):
+    """Model and losses as one module, so that the model inside can be called with parameters by value."""
+
+    def __init__(self, model: nn.Module, losses: Callable[..., Any]) -> None:
+        """Hold both."""
+        super().__init__()
+        self.model = model
+        self.losses = losses
+
+    def forward(self, batch: Batch) -> Any:
+        """The loss of each example."""
+        return self.losses(self.model, batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Twins of module and loss, and the values of all that is not trained: used for one pass and thrown away."""
+
+    module: nn.Module
+    losses: Callable[..., Any]
+    values: dict[str, Tensor]
+
+    def one(self, parameters: dict[str, Tensor], one: Batch) -> Tensor:
+        """The loss of one example, as a batch of one."""
+        return self.batch(parameters, as_batch(one)).squeeze(0)
+
+    def batch(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
+        """The losses of a batch."""
+        by_value = {f"model.{name}": value for name, value in {**self.values, **parameters}.items()}
+        losses_B = functional_call(_Whole(self.module, self.losses), by_value, (batch,))
+        count = examples(batch)
+        need(
+            isinstance(losses_B, Tensor) and losses_B.shape == (count,),
+            "the loss must give one number per example",
+            shape=tuple(losses_B.shape) if isinstance(losses_B, Tensor) else type(losses_B).__name__,
+            examples=count,
+            remedy='use reduction="none"',
+        )
+        return cast(Tensor, losses_B)
+
+    def outputs(self, parameters: dict[str, Tensor], inputs: Tensor) -> Any:
+        """The module's outputs for a batch of inputs."""
+        return functional_call(self.module, {**self.values, **parameters}, (inputs,))
+
+
+def each_alone(function: Callable[[Batch], Any], batch: Batch) -> Any:
+    """`function` of one example, for all examples of a batch at once; random layers draw anew for each.
+
+    Attention is computed from products and a softmax, because torch's fused kernels know nothing of vmap.
+    """
+    with sdpa_kernel(SDPBackend.MATH):
+        return for_each(function, batch)
+
+
+def for_each(function: Callable[[Batch], Any], batch: Batch) -> Any:
+    """`torch.func.vmap` over the examples of any tree: torch's own knows no dataclasses and no None."""
+    vectorised: Any = vmap(lambda *one: function(refilled(batch, iter(one))), randomness="different")
+    return vectorised(*leaves(batch))
