@@ -46,17 +46,17 @@ def problem(request):
 
 @pytest.fixture
 def spied(monkeypatch):
-    """Remember every batch that the loop draws."""
-    from dpsrm.training import loop
+    """Remember every batch that a step draws."""
+    from dpsrm.training import step
 
-    drawn, real = [], loop.draw
+    drawn, real = [], step.draw
 
     def spy(sampling, stream):
         batch = real(sampling, stream)
         drawn.append(batch.copy())
         return batch
 
-    monkeypatch.setattr(loop, "draw", spy)
+    monkeypatch.setattr(step, "draw", spy)
     return drawn
 
 

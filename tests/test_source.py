@@ -79,7 +79,7 @@ def test_nothing_hands_out_noise(path):
     known = [(word, line) for word, line in words(tree) if word in NOISE and NOISE[word] != file]
     assert not known or file == "mechanisms/airlock.py", known
     streams = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "noise"]
-    loops = file in ("training/loop.py", "core/randomness.py") or file.startswith("accounting/")
+    loops = file in ("training/step.py", "core/randomness.py") or file.startswith("accounting/")
     assert not streams or loops, streams
 
 

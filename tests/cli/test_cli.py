@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SHARED
+from dpsrm.training import RecordedRun
 
 
 @pytest.fixture(scope="module")
@@ -307,18 +308,15 @@ def test_one_pass_of_a9a(tmp_path, answer):
 
 def interrupt_training(monkeypatch, step):
     """Make the next training in this process die after `step`, as Ctrl-C would."""
-    session = sys.modules["dpsrm.training.session"]
-    real = session.run_loop
+    real = RecordedRun.advance
 
-    def dying(plan, parts, *, watch):
-        def tell(progress):
-            watch(progress)
-            if progress.step == step:
-                raise KeyboardInterrupt
+    def dying(run, *args):
+        progress = real(run, *args)
+        if progress is not None and progress.step == step:
+            raise KeyboardInterrupt
+        return progress
 
-        return real(plan, parts, watch=tell)
-
-    monkeypatch.setattr(session, "run_loop", dying)
+    monkeypatch.setattr(RecordedRun, "advance", dying)
 
 
 def test_an_interrupted_run_is_resumed_by_one_command(table, tmp_path, dpsrm, answer, monkeypatch):
@@ -327,7 +325,9 @@ def test_an_interrupted_run_is_resumed_by_one_command(table, tmp_path, dpsrm, an
     whole = answer(*train_arguments(table, tmp_path / "whole"), *options)
     with monkeypatch.context() as patch:
         interrupt_training(patch, 12)
-        assert dpsrm(*train_arguments(table, tmp_path / "run"), *options).code != 0
+        stopped = dpsrm(*train_arguments(table, tmp_path / "run"), *options)
+        assert stopped.code != 0
+        assert f"dpsrm train --resume {tmp_path / 'run'}" in stopped.stderr
     refused = dpsrm("train", "--resume", tmp_path / "run", "--epsilon", "9")
     assert refused.code == 2
     assert "--epsilon" in refused.stderr

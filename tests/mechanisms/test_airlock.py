@@ -35,10 +35,10 @@ def ledger(tmp_path):
         yield open_ledger
 
 
-def airlock(ledger, planned=NOTHING, made=None):
+def airlock(ledger, planned=NOTHING, released=None):
     """An airlock whose accountant counts releases."""
     noise = Streams.seeded(0).noise
-    return Airlock(ledger, planned=planned, epsilon_of=lambda s: float(s.releases), noise=noise, made=made)
+    return Airlock(ledger, planned=planned, epsilon_of=lambda s: float(s.releases), noise=noise, released=released)
 
 
 def test_the_charge_is_on_disk_before_the_value_exists(ledger, monkeypatch):
@@ -47,7 +47,7 @@ def test_the_charge_is_on_disk_before_the_value_exists(ledger, monkeypatch):
     monkeypatch.setattr(type(ledger), "charge", lambda *_: (_ for _ in ()).throw(LedgerError("disk full")))
     with pytest.raises(LedgerError):
         door.release(total(), sampling=WOR, noise_multiplier=2.0)
-    assert door.released == 0
+    assert door.releases == 0
 
 
 def test_what_is_charged_is_what_was_drawn_and_added(ledger):
@@ -61,7 +61,7 @@ def test_the_release_that_would_overspend_is_not_made(ledger):
         door.release(total(), sampling=WOR, noise_multiplier=2.0)
     with pytest.raises(BudgetExceeded, match="10 release"):
         door.release(total(), sampling=WOR, noise_multiplier=2.0)
-    assert door.released == 10
+    assert door.releases == 10
     assert read_ledger(ledger.path).spending.releases == 10
 
 
@@ -88,7 +88,7 @@ def test_released_never_exceeds_charged(ledger):
     door = airlock(ledger, planned=NOTHING.plus(EVENT, 9))
     for made in range(1, 10):
         door.release(total(), sampling=WOR, noise_multiplier=2.0)
-        assert read_ledger(ledger.path).spending.releases >= made == door.released
+        assert read_ledger(ledger.path).spending.releases >= made == door.releases
 
 
 def test_without_noise_the_charge_says_so(tmp_path):
@@ -109,7 +109,7 @@ def test_a_release_with_noise_needs_a_finite_positive_sensitivity(ledger, bound)
     object.__setattr__(wrong, "rows", 100)
     with pytest.raises(InputError, match="sensitivity"):
         door.release_zcdp(wrong, sampling=FULL, rho=0.1)
-    assert ledger.spending.releases == door.released == 0
+    assert ledger.spending.releases == door.releases == 0
 
 
 @pytest.mark.parametrize("rows", [0, 9, 11])
@@ -123,7 +123,7 @@ def test_the_sum_must_be_over_the_batch_that_is_charged(ledger, rows):
         door.release_zcdp(total(rows=rows), sampling=FULL, rho=0.1)
     with pytest.raises(InputError, match="batch"):
         door.select(scores(rows=rows), sampling=FULL, rho=0.1, selection=Selection.GUMBEL)
-    assert ledger.spending.releases == door.released == 0
+    assert ledger.spending.releases == door.releases == 0
 
 
 @pytest.mark.parametrize("scheme", [Scheme.WOR, Scheme.POISSON])
@@ -135,7 +135,7 @@ def test_a_zcdp_price_is_for_all_records_not_for_a_sample(ledger, scheme, rho):
         door.select(scores(rows=10), sampling=sampling, rho=rho, selection=Selection.EXPONENTIAL)
     with pytest.raises(InputError, match="all records"):
         door.release_zcdp(total(), sampling=sampling, rho=rho)
-    assert ledger.spending.releases == door.released == 0
+    assert ledger.spending.releases == door.releases == 0
 
 
 @pytest.mark.parametrize("bound", [math.inf, math.nan, 0.0])
@@ -144,7 +144,7 @@ def test_a_choice_needs_losses_with_a_finite_positive_clip(ledger, bound):
     for selection in Selection:
         with pytest.raises(InputError, match="clip of the losses"):
             door.select(scores(bound=bound), sampling=FULL, rho=0.1, selection=selection)
-    assert ledger.spending.releases == door.released == 0
+    assert ledger.spending.releases == door.releases == 0
 
 
 def test_a_ledger_that_charges_less_than_was_released_is_refused(ledger):
@@ -153,13 +153,13 @@ def test_a_ledger_that_charges_less_than_was_released_is_refused(ledger):
     other = GaussianRelease(noise_multiplier=3.0, sampling=WOR)
     for made in (NOTHING.plus(EVENT, 3), NOTHING.plus(EVENT, 1).plus(other, 1)):
         with pytest.raises(LedgerError, match="less than was released"):
-            airlock(ledger, made=made)
-    assert airlock(ledger, made=NOTHING.plus(EVENT, 2)).released == 2
+            airlock(ledger, released=made)
+    assert airlock(ledger, released=NOTHING.plus(EVENT, 2)).releases == 2
 
 
 def test_charges_that_were_not_used_are_used_up_before_new_ones_are_made(ledger):
     ledger.charge(EVENT, 3)
-    door = airlock(ledger, made=NOTHING.plus(EVENT, 1))
+    door = airlock(ledger, released=NOTHING.plus(EVENT, 1))
     for _ in range(2):
         door.release(total(), sampling=WOR, noise_multiplier=2.0)
     assert ledger.spending.releases == 3

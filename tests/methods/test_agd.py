@@ -262,7 +262,7 @@ def test_the_filter_spends_the_budget_and_never_more(tmp_path):
         seed=2,
     )
     seen = []
-    run = train(objective.module, objective.loss, data, settings, out=tmp_path / "run", watch=seen.append)
+    run = train(objective.module, objective.loss, data, settings, out=tmp_path / "run", callbacks=[seen.append])
     facts = read_ledger(run.folder.ledger)
     spent = sum(charge.count * charge.event.rho for charge in facts.spending.charges)
     allowed = budget(1.0, 1e-5)

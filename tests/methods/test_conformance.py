@@ -131,13 +131,13 @@ def test_the_ledger_written_is_the_ledger_predicted(case, tmp_path):
         assert {type(charge.event) for charge in facts.spending.charges} == {UnprotectedRelease}
         assert done.epsilon == math.inf
         return
-    assert prove(facts).epsilon <= PRIVACY.epsilon
+    assert prove(facts, facts.closing).epsilon <= PRIVACY.epsilon
     if case.method.adaptive:
         assert {type(charge.event) for charge in facts.spending.charges} == {ZcdpRelease}
         assert facts.released == facts.spending.releases
     else:
         assert facts.spending == done.plan.spending
-        assert prove(facts).epsilon > 0.98 * PRIVACY.epsilon
+        assert prove(facts, facts.closing).epsilon > 0.98 * PRIVACY.epsilon
         assert facts.released == facts.spending.releases == done.plan.schedule.steps
 
 
@@ -170,7 +170,7 @@ def test_the_budget_stops_it(case, tmp_path, monkeypatch):
         with pytest.raises(BudgetExceeded, match="not made"):
             run(case.settings(), tmp_path / "run")
     facts = read_ledger(tmp_path / "run" / "ledger.jsonl")
-    assert prove(facts).epsilon <= allowed[0]
+    assert prove(facts, facts.closing).epsilon <= allowed[0]
     assert facts.spending.releases >= 1
 
 

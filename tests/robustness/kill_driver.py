@@ -75,7 +75,7 @@ class Trap:
         def released(door, total, sampling, s, event):
             value = inner(door, total, sampling, s, event)
             digest = hashlib.sha256(value.numpy().tobytes()).hexdigest()
-            real["write"](notes, f"{door.released - 1} {digest}\n".encode())
+            real["write"](notes, f"{door.releases - 1} {digest}\n".encode())
             return value
 
         inner = airlock.Airlock._released

@@ -35,9 +35,9 @@ def data():
     return X, (X[:, 0] > 0).long()
 
 
-def go(run, *, watch=None, overwrite=True):
+def go(run, *, callbacks=(), overwrite=True):
     """Train into `run`."""
-    return dpsrm.train(nn.Linear(5, 1), binary_loss, data(), CHOSEN, out=run, overwrite=overwrite, watch=watch)
+    return dpsrm.train(nn.Linear(5, 1), binary_loss, data(), CHOSEN, out=run, overwrite=overwrite, callbacks=callbacks)
 
 
 def child(work):
@@ -73,7 +73,7 @@ def paused(run, *, at):
             os.write(arrive, b".")
             os.read(wait, 1)
 
-    process = child(lambda: go(run, watch=watch, overwrite=run.exists()))
+    process = child(lambda: go(run, callbacks=[watch], overwrite=run.exists()))
     os.read(reached, 1)
     return process, lambda: os.write(proceed, b".")
 
@@ -132,7 +132,7 @@ def race(folder, number):
                 busy.unlink()
 
         os.read(gate, 1)
-        go(run, watch=watch)
+        go(run, callbacks=[watch])
 
     contenders = [child(contend) for _ in range(3)]
     os.write(opener, b"go!")

@@ -132,6 +132,6 @@ def test_a_dataset_that_changes_between_readings_cannot_be_resumed(tmp_path):
 
     chosen = Settings(**BASE, training=Training(batch=10, steps=5), performance=Performance(checkpoint_steps=1))
     with pytest.raises(KeyboardInterrupt):
-        train(nn.Linear(5, 3), loss_for(3), Augmented(), chosen, out=tmp_path / "run", watch=stop)
+        train(nn.Linear(5, 3), loss_for(3), Augmented(), chosen, out=tmp_path / "run", callbacks=[stop])
     with pytest.raises(dpsrm.ResumeError, match=r"data|module"):
         dpsrm.resume(tmp_path / "run", nn.Linear(5, 3), loss_for(3), Augmented())

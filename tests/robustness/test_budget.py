@@ -94,7 +94,7 @@ def test_a_run_that_was_too_late_leaves_no_folder(tmp_path, budget, monkeypatch)
     """Refused after its folder was made, because another run reserved in between."""
     path = budget(epsilon=1.2)
     monkeypatch.setattr(Budget, "need_room", lambda *_: None)
-    monkeypatch.setattr(sys.modules["dpsrm.training.train"], "reserve", too_late)
+    monkeypatch.setattr(sys.modules["dpsrm.training.start"], "reserve", too_late)
     with pytest.raises(BudgetExceeded):
         go(tmp_path, "a", path)
     assert not (tmp_path / "a").exists()
@@ -120,7 +120,7 @@ def test_a_run_that_dies_stays_charged_and_resumes_without_a_second_charge(tmp_p
         budget=str(path),
     )
     with pytest.raises(KeyboardInterrupt):
-        train(objective.module, objective.loss, data, settings, out=tmp_path / "a", watch=stop)
+        train(objective.module, objective.loss, data, settings, out=tmp_path / "a", callbacks=[stop])
     spent = read_budget(path).spent
     assert 0.9 < spent <= 1.2
     dpsrm.resume(tmp_path / "a", objective.module, objective.loss, data)
@@ -267,7 +267,7 @@ def test_an_older_copy_is_noticed_when_a_run_is_resumed(tmp_path, budget):
     arguments = objective.module, objective.loss, Records(*records(200))
     settings = Settings(privacy=Privacy(epsilon=1.0, delta=1e-5), training=Training(steps=9), budget=str(path))
     with pytest.raises(KeyboardInterrupt):
-        train(*arguments, settings, out=tmp_path / "a", watch=stop)
+        train(*arguments, settings, out=tmp_path / "a", callbacks=[stop])
     newest = older(path, both=True)
     put_back()
     with pytest.raises(LedgerError, match="older"):

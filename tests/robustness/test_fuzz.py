@@ -199,7 +199,7 @@ def test_forged_ledgers(data, tmp_path):
     (tmp_path / "ledger.jsonl").write_bytes(chained([header, charge, close]))
     facts = survives(read_ledger, tmp_path / "ledger.jsonl")
     if facts is not None:
-        survives(prove, facts)
+        survives(prove, facts, facts.closing)
     verify(tmp_path)
 
 
@@ -236,7 +236,7 @@ def checkpoint(tmp_path_factory):
         "stepper": {"state": {0: {"step": torch.tensor(3.0)}}, "betas": (0.9, 1)},
     }
     made = Spending.of([], adjacency=Adjacency.REPLACE_ONE).plus(GAUSS, 2)
-    found = Checkpoint(facts={"plan": {"n": 3}}, made=made, ledger=(1, GENESIS), walk=state, output={"weight": 1.0})
+    found = Checkpoint(facts={"plan": {"n": 3}}, released=made, ledger=(1, GENESIS), walk=state, output={"weight": 1.0})
     write_checkpoint(path, found, STREAMS)
     return path.read_bytes()
 
@@ -245,7 +245,7 @@ def test_checkpoints_survive_a_file(checkpoint, tmp_path):
     (tmp_path / "c").write_bytes(checkpoint)
     found = read_checkpoint(tmp_path / "c", STREAMS, parameters=4)
     assert found.walk["stepper"] == {"state": {0: {"step": torch.tensor(3.0)}}, "betas": (0.9, 1)}
-    assert found.made.releases == 2
+    assert found.released.releases == 2
 
 
 @fuzz

@@ -115,7 +115,7 @@ def recomputed(run, **changes):
     lines = (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     (run / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
     closing = replace(facts.closing, **changes)
-    (run / "certificate.md").write_text(render(facts, prove(facts), closing))
+    (run / "certificate.md").write_text(render(facts, prove(facts, facts.closing), closing))
     files = {**closing.files, "certificate.md": sha256_of(run / "certificate.md")}
     with Ledger.reopen(run / "ledger.jsonl", facts.header, after=(0, GENESIS)) as ledger:
         ledger.close(replace(closing, files=files))

@@ -91,5 +91,5 @@ def test_charges_above_the_filter_prove_nothing(stopped, tmp_path):
         rest = facts.header.filter_rho - float(zcdp_sum(facts.spending))
         ledger.charge(ZcdpRelease(rho=1.01 * rest), 1)
     with pytest.raises(LedgerError, match="exceed the zCDP filter"):
-        prove(read_ledger(tmp_path / "ledger.jsonl"))
+        prove(read_ledger(tmp_path / "ledger.jsonl"), None)
     assert "filter" in verify(tmp_path).problems[0]

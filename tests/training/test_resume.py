@@ -21,7 +21,6 @@ from dpsrm.training import train as train_function
 
 PRIVACY = Privacy(epsilon=20.0, delta=1e-5, noise_multiplier=2.0)
 EVERY = Performance(checkpoint_steps=3)
-TRAIN = __import__("sys").modules["dpsrm.training.train"]
 
 
 class Interrupted(Exception):
@@ -48,7 +47,7 @@ def stop_at(step):
 
 def interrupted(tmp_path, step, *, kind="mlp", **changes):
     with pytest.raises(Interrupted):
-        train(*parts(kind), settings(**changes), out=tmp_path / "run", watch=stop_at(step))
+        train(*parts(kind), settings(**changes), out=tmp_path / "run", callbacks=[stop_at(step)])
     return tmp_path / "run"
 
 
@@ -93,7 +92,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path, name, step):
 def test_secret_streams_are_resumed_too(tmp_path, monkeypatch):
     """Without a seed: the same key gives the same run, and only the key's own file knows it."""
     key = bytes(range(32))
-    monkeypatch.setattr(TRAIN.Streams, "choose", classmethod(lambda cls, seed: cls(key, private=seed is None)))
+    monkeypatch.setattr(Streams, "choose", classmethod(lambda cls, seed: cls(key, private=seed is None)))
     run = interrupted(tmp_path, 5, seed=None)
     for path in run.rglob("*"):
         if path.is_file() and path.name != "keys.json":
@@ -257,7 +256,7 @@ def test_a_file_edited_while_the_run_goes_on_is_named_afterwards(tmp_path):
         if progress.step == 5:
             (tmp_path / "run" / "config.toml").write_text("")
 
-    train(*parts(), settings(), out=tmp_path / "run", watch=edit)
+    train(*parts(), settings(), out=tmp_path / "run", callbacks=[edit])
     assert "config.toml was changed" in verify(tmp_path / "run").problems[0]
 
 
@@ -332,7 +331,7 @@ def test_dropout_draws_the_same_masks(tmp_path):
 
     torch.manual_seed(0)
     with pytest.raises(Interrupted):
-        train(*drop(), settings(), out=tmp_path / "run", watch=stop_at(5))
+        train(*drop(), settings(), out=tmp_path / "run", callbacks=[stop_at(5)])
     torch.manual_seed(1)
     resume(tmp_path / "run", *drop())
     train(*drop(), settings(), out=tmp_path / "whole")

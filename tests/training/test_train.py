@@ -20,7 +20,7 @@ from dpsrm.methods import Srm
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Training, make_plan, train
-from dpsrm.training import loop as loop_module
+from dpsrm.training import step as step_module
 
 PRIVACY = Privacy(epsilon=2.0, delta=1e-5)
 
@@ -151,29 +151,36 @@ def test_a_given_noise_may_not_exceed_the_budget(tmp_path):
 
 def test_a_loop_that_does_more_than_planned_is_stopped_before_it_overspends(tmp_path, monkeypatch):
     """Seeded bug: the loop draws larger batches than planned; the budget stops it at the first such release."""
-    real = loop_module.draw
+    real = step_module.draw
 
     def larger(sampling, stream):
         object.__setattr__(sampling, "batch", 150)
         return real(sampling, stream)
 
-    monkeypatch.setattr(loop_module, "draw", larger)
+    monkeypatch.setattr(step_module, "draw", larger)
     with pytest.raises((BudgetExceeded, LedgerError)):
         go(tmp_path)
 
 
 def test_a_ledger_that_differs_from_the_plan_is_reported(tmp_path, monkeypatch):
     objective, records = make_problem("logistic")
-    real = loop_module.run_loop
+    plan = make_plan(Srm(), Training(batch=20, steps=16).schedule(200), n=200, privacy=PRIVACY)
 
-    def other_plan(plan, parts, *, watch):
-        longer = make_plan(plan.method, Training(batch=20, steps=16).schedule(200), n=200, privacy=PRIVACY)
-        object.__setattr__(plan, "spending", longer.spending)
-        return real(plan, parts, watch=watch)
+    def other_plan(progress):
+        object.__setattr__(seen[0].plan, "spending", plan.spending)
 
-    monkeypatch.setattr(sys.modules["dpsrm.training.session"], "run_loop", other_plan)
+    seen, module = [], sys.modules["dpsrm.training.train"]
+    real = module.prepare
+    monkeypatch.setattr(module, "prepare", lambda *args: seen.append(real(*args)) or seen[-1])
     with pytest.raises(LedgerError, match="predicted"):
-        train(objective.module, objective.loss, Records(*records(200)), settings(), out=tmp_path / "run")
+        train(
+            objective.module,
+            objective.loss,
+            Records(*records(200)),
+            settings(),
+            out=tmp_path / "run",
+            callbacks=[other_plan],
+        )
 
 
 def test_an_existing_run_is_not_touched_unless_told(tmp_path):

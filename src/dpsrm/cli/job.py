@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from dpsrm.cli.progress import progress_bar
+from dpsrm.cli.show import err
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records
 from dpsrm.training import Model, Run, Settings, classification_metrics, loss_for, resume, train
@@ -59,7 +60,11 @@ class Outcome:
 def run_job(job: Job, *, resuming: bool = False) -> Outcome:
     """Train (or go on training), evaluate on the test records, write `private/metrics.json`."""
     title = "private" if job.settings.privacy else "not private"
-    run = _resume(job, title) if resuming else _train(job, job.settings, job.out, title)
+    try:
+        run = _resume(job, title) if resuming else _train(job, job.settings, job.out, title)
+    except KeyboardInterrupt as stop:
+        err.print("\n".join(["interrupted", *getattr(stop, "__notes__", [])]), highlight=False, soft_wrap=True)
+        raise
     metrics = {} if job.test is None else {"test": _evaluate(run.module, job.test.records)}
     if job.reference:
         plain = replace(job.settings, privacy=None, budget=None)
@@ -86,14 +91,14 @@ def _module(job: Job) -> nn.Module:
 def _resume(job: Job, title: str) -> Run:
     """The rest of an interrupted training, with a progress bar."""
     epsilon = None if job.settings.privacy is None else job.settings.privacy.epsilon
-    with progress_bar(title, epsilon=epsilon) as watch:
-        return resume(job.out, _module(job), loss_for(len(job.records.classes)), job.records.records, watch=watch)
+    with progress_bar(title, epsilon=epsilon) as bar:
+        return resume(job.out, _module(job), loss_for(len(job.records.classes)), job.records.records, callbacks=[bar])
 
 
 def _train(job: Job, settings: Settings, out: Path, title: str) -> Run:
     """One training with a progress bar."""
     epsilon = None if settings.privacy is None else settings.privacy.epsilon
-    with progress_bar(title, epsilon=epsilon) as watch:
+    with progress_bar(title, epsilon=epsilon) as bar:
         return train(
             _module(job),
             loss_for(len(job.records.classes)),
@@ -101,7 +106,7 @@ def _train(job: Job, settings: Settings, out: Path, title: str) -> Run:
             settings,
             out=out,
             overwrite=job.overwrite,
-            watch=watch,
+            callbacks=[bar],
             about=job.about,
         )
 

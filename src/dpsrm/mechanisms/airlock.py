@@ -34,11 +34,11 @@ class Airlock:
 
     Args:
         ledger: where charges are written, and which knows the adjacency and the budget.
-        planned: the releases foreseen; equal ones are charged in blocks ahead, never beyond the plan.
+        planned: the releases planned; equal ones are charged in blocks ahead, never beyond the plan.
         epsilon_of: the accountant's ε of a spending at the budget's δ.
         noise: the secret noise stream.
-        made: the releases of an interrupted run that its checkpoint knows of. What the ledger holds beyond them was
-            charged, and perhaps released and lost; it is credited, to be used up by making the same releases again.
+        released: the releases of an interrupted run that its checkpoint knows of. What the ledger holds beyond them was
+            charged, and perhaps released and lost; it is kept, to be used up by making the same releases again.
 
     Guarantee: a value leaves only after (1) the charge for it, with exactly the sampling and the noise used, was
     accepted by the budget and is on disk, and (2) fresh noise of `noise_multiplier` times the sum's sensitivity was
@@ -52,31 +52,32 @@ class Airlock:
         planned: Spending,
         epsilon_of: Callable[[Spending], float],
         noise: np.random.Generator,
-        made: Spending | None = None,
+        released: Spending | None = None,
     ) -> None:
         """Start with nothing charged ahead, or where an interrupted run's checkpoint stands."""
-        self.released = 0 if made is None else made.releases
+        self.releases = 0 if released is None else released.releases
         self._ledger = ledger
         self._planned = planned
         self._epsilon_of = epsilon_of
         self._noise = noise
-        self._credit = _credit(ledger.spending, made)
+        self._unused_charges = _unused_charges(ledger.spending, released)
         self._spent = (Spending.of([], adjacency=ledger.spending.adjacency), 0.0)
         self._plan_fits: bool | None = None
 
     @property
     def epsilon(self) -> float:
-        """ε of everything charged so far; computed when asked, once for every new charge."""
-        charged = self._ledger.spending
-        if charged is not self._spent[0]:
-            self._spent = charged, self._epsilon_of(charged) if charged.charges else 0.0
+        """ε of what was released so far, computed when asked; the budget is kept by what was *charged*."""
+        released = self.released
+        if released != self._spent[0]:
+            self._spent = released, self._epsilon_of(released) if released.charges else 0.0
         return self._spent[1]
 
     @property
-    def made(self) -> Spending:
+    def released(self) -> Spending:
         """What was released so far: what was charged, less what was charged ahead."""
         charged = self._ledger.spending
-        counts = ((charge.event, charge.count - self._credit.get(charge.event, 0)) for charge in charged.charges)
+        unused = self._unused_charges
+        counts = ((charge.event, charge.count - unused.get(charge.event, 0)) for charge in charged.charges)
         return Spending.of([Charge(event, n) for event, n in counts if n], adjacency=charged.adjacency)
 
     def release(self, total: ClippedSum[Tensor], *, sampling: Sampling, noise_multiplier: float) -> Tensor:
@@ -104,11 +105,11 @@ class Airlock:
         _need_rows(scores.rows, sampling)
         if rho == math.inf:
             self._pay(UnprotectedRelease(what="a choice without noise"))
-            self.released += 1
+            self.releases += 1
             return min(range(len(scores.secret)), key=lambda j: scores.secret[j])
         need(0 < scores.bound < math.inf, "noise needs a finite, positive clip of the losses", bound=scores.bound)
         self._pay(ZcdpRelease(rho=rho))
-        self.released += 1
+        self.releases += 1
         return noisy_min(
             scores,
             epsilon=selection_epsilon(rho, selection),
@@ -131,7 +132,7 @@ class Airlock:
             rule = "noise needs a finite, positive sensitivity"
             need(0 < std < math.inf, rule, bound=total.bound, remedy="set a clip")
         self._pay(event)
-        self.released += 1
+        self.releases += 1
         if noise_multiplier == 0:
             return total.secret / sampling.batch
         noisy = gaussian_noise(std, total.secret.numel(), self._noise).add_(total.secret)
@@ -139,18 +140,18 @@ class Airlock:
 
     def _pay(self, event: Event, count: int = 1) -> None:
         """Use charges made ahead, or have the budget accept new ones and write them down."""
-        credit = self._credit.get(event, 0)
-        while credit < count:
+        unused = self._unused_charges.get(event, 0)
+        while unused < count:
             ahead = self._planned.count(event) - self._ledger.spending.count(event)
             charged = self._approve(event, max(1, min(ahead, _BLOCK)))
             self._ledger.charge(event, charged)
-            self._credit[event] = credit = credit + charged
-        self._credit[event] = credit - count
+            self._unused_charges[event] = unused = unused + charged
+        self._unused_charges[event] = unused - count
 
     def _approve(self, event: Event, count: int) -> int:
         """How many releases, `count` or fewer, the budget allows; `BudgetExceeded` if not even one."""
         allowed = self._ledger.header.epsilon
-        if allowed is None or self._foreseen(self._ledger.spending.plus(event, count), allowed):
+        if allowed is None or self._within_plan(self._ledger.spending.plus(event, count), allowed):
             return count
         while True:
             epsilon = self._epsilon_of(self._ledger.spending.plus(event, count))
@@ -161,10 +162,10 @@ class Airlock:
             count //= 2
         raise BudgetExceeded(
             f"the next release would spend epsilon={epsilon:.6g} of the allowed {allowed:.6g}; it was not made; "
-            f"{self.released} release(s) were made before; take fewer steps, more noise or a larger budget"
+            f"{self.releases} release(s) were made before; take fewer steps, more noise or a larger budget"
         )
 
-    def _foreseen(self, spending: Spending, allowed: float) -> bool:
+    def _within_plan(self, spending: Spending, allowed: float) -> bool:
         """Whether `spending` is part of a plan that fits the budget: a part costs no more than the whole."""
         if self._plan_fits is None:
             self._plan_fits = self._epsilon_of(self._planned) <= allowed
@@ -186,9 +187,9 @@ def _gaussian(noise_multiplier: float, sampling: Sampling) -> GaussianRelease:
     return GaussianRelease(noise_multiplier=noise_multiplier, sampling=sampling)
 
 
-def _credit(charged: Spending, made: Spending | None) -> dict[Event, int]:
+def _unused_charges(charged: Spending, released: Spending | None) -> dict[Event, int]:
     """What was charged and not yet released; `LedgerError` if more was released than charged."""
-    before = Spending.of([], adjacency=charged.adjacency) if made is None else made
+    before = Spending.of([], adjacency=charged.adjacency) if released is None else released
     short = [charge for charge in before.charges if charge.count > charged.count(charge.event)]
     if short:
         raise LedgerError(f"the ledger charges less than was released ({short[0]}): it was cut off or exchanged")

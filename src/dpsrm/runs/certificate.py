@@ -9,7 +9,15 @@ import math
 
 from dpsrm.accounting import Guarantee, accountant, strict_epsilon
 from dpsrm.core.errors import LedgerError
-from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, UnprotectedRelease, ZcdpRelease
+from dpsrm.core.events import (
+    Adjacency,
+    Charge,
+    GaussianRelease,
+    PureRelease,
+    Spending,
+    UnprotectedRelease,
+    ZcdpRelease,
+)
 from dpsrm.core.filter import fits_filter, whole_filter
 from dpsrm.core.isolation import Isolation
 from dpsrm.runs.closing import Closing
@@ -25,15 +33,22 @@ _NOT_PROTECTED = """\
 """
 
 
-def prove(facts: LedgerFacts) -> Guarantee | None:
+def prove(facts: LedgerFacts, closing: Closing | None) -> Guarantee | None:
     """The guarantee that the ledger's charges prove, or None for a run that promised none.
 
     Edge cases: a run that chose its releases as it went has the guarantee of its filter, fixed beforehand, not one of
-    what it happened to spend; `LedgerError` if it spent more than the filter allows.
+    what it happened to spend; `LedgerError` if it spent more than the filter allows. A run that was stopped before its
+    plan was fulfilled has the guarantee of the whole plan: what was released may have decided when to stop, and then
+    the cost of the releases that happened to be made is not a bound (docs/decisions/early-stop.md).
     """
     header, spending = facts.header, facts.spending
     if header.delta is None:
         return None
+    if closing is not None and closing.planned:
+        plan = Spending.of(closing.planned, adjacency=header.adjacency)
+        if any(charge.count > plan.count(charge.event) for charge in spending.charges):
+            raise LedgerError("the charges are no part of the plan that the closing line states")
+        spending = plan
     if header.filter_rho is not None:
         if not fits_filter(spending, header.filter_rho):
             raise LedgerError(f"the charges exceed the zCDP filter that the ledger opens with: rho={header.filter_rho}")
@@ -74,6 +89,7 @@ def render(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) ->
         *_filtered(facts),
         f"Charged before release in `ledger.jsonl` ({facts.charged[0]} lines, chain head `{facts.charged[1]}`, then a "
         f"closing line over this folder); {closing.released} releases made of {facts.spending.releases} charged.",
+        *_stopped(closing),
         f"Clipped sums by the {closing.engine} engine.",
         "",
         "| file | SHA-256 |",
@@ -94,6 +110,17 @@ def _filtered(facts: LedgerFacts) -> list[str]:
         return []
     limit = f"ρ = {facts.header.filter_rho:.6g}"
     return [f"These were chosen as the run went; it would have stopped before the sum of their ρ exceeded {limit}.", ""]
+
+
+def _stopped(closing: Closing) -> list[str]:
+    """For a run that was stopped early: how long it would have been, and whose guarantee it has."""
+    if not closing.planned:
+        return []
+    planned = sum(charge.count for charge in closing.planned)
+    return [
+        f"The run was stopped before its plan of {planned} releases was fulfilled. The guarantee above is that of the "
+        "whole plan, because what was released may have decided when to stop.",
+    ]
 
 
 def _promise(facts: LedgerFacts, guarantee: Guarantee | None, unit: str) -> str:

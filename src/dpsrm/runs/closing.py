@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsrm.core.errors import LedgerError
+from dpsrm.core.errors import InputError, LedgerError
+from dpsrm.core.events import Charge, event_from_json, event_to_json
 from dpsrm.core.isolation import Isolation
 
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -25,6 +26,7 @@ class Closing:
         isolation: what the sensitivity rests on.
         engine: how the clipped sums were computed.
         files: the SHA-256 of every published file but the ledger, by name.
+        planned: all releases of the plan, if the run was stopped before they were made; none otherwise.
     """
 
     released: int
@@ -32,9 +34,11 @@ class Closing:
     isolation: Isolation
     engine: str
     files: Mapping[str, str]
+    planned: tuple[Charge, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The closing line's body."""
+        planned = [[event_to_json(charge.event), charge.count] for charge in self.planned]
         return {
             "kind": "close",
             "released": self.released,
@@ -42,6 +46,7 @@ class Closing:
             "isolation": self.isolation.value,
             "engine": self.engine,
             "files": dict(self.files),
+            **({"planned": planned} if planned else {}),
         }
 
     @classmethod
@@ -54,11 +59,12 @@ class Closing:
                 isolation=Isolation(body["isolation"]),
                 engine=body["engine"],
                 files=dict(body["files"]),
+                planned=tuple(Charge(event_from_json(event), count) for event, count in body.get("planned", [])),
             )
             texts = (closing.unit, closing.engine, *closing.files)
             good = type(closing.released) is int and all(isinstance(t, str) and len(t) <= _LONGEST for t in texts)
             if not good or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in closing.files.values()):
                 raise ValueError("a number, texts and digests are needed")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, InputError) as error:
             raise LedgerError(f"malformed closing line: {str(body)[:200]} ({error})") from error
         return closing

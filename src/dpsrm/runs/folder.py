@@ -154,7 +154,7 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"a file of the run cannot be read: {error}; put it back, or train a new run") from error
 
-    def forget(self) -> None:
+    def destroy_key(self) -> None:
         """Destroy the key and remove the checkpoint of a run that has ended."""
         destroy_keys(self.keys)
         self.checkpoint.unlink(missing_ok=True)

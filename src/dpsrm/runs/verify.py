@@ -47,7 +47,7 @@ def verify(run: Path, *, expect: str | None = None) -> Verification:
     need(known, "a chain head has 64 hexadecimal digits", expect=expect, remedy="copy all that training printed")
     try:
         facts = read_ledger(folder.ledger)
-        guarantee = prove(facts)
+        guarantee = prove(facts, facts.closing)
     except DpsrmError as error:
         return Verification(problems=(str(error),), guarantee=None, facts=None)
     problems = _head_problems(facts, expect) + _budget_problems(folder, facts, guarantee)

@@ -1,17 +1,18 @@
 """From settings and data to a trained model, its ledger and its certificate."""
 
 from dpsrm.training.config import Config, Data, Settings, config_from, settings_to_dict
-from dpsrm.training.loop import Progress, Watcher
 from dpsrm.training.metrics import classification_metrics
 from dpsrm.training.models import Model, loss_for
 from dpsrm.training.plan import Plan, make_plan
-from dpsrm.training.session import Run
+from dpsrm.training.recorded import Callback, RecordedRun, Run
 from dpsrm.training.settings import Performance, Privacy, Training
+from dpsrm.training.step import Progress, Step
 from dpsrm.training.theory import Theory
 from dpsrm.training.train import resume, train
 from dpsrm.training.trials import TrialResult, run_trials
 
 __all__ = [
+    "Callback",
     "Config",
     "Data",
     "Model",
@@ -19,12 +20,13 @@ __all__ = [
     "Plan",
     "Privacy",
     "Progress",
+    "RecordedRun",
     "Run",
     "Settings",
+    "Step",
     "Theory",
     "Training",
     "TrialResult",
-    "Watcher",
     "classification_metrics",
     "config_from",
     "loss_for",

@@ -22,9 +22,9 @@ from dpsrm.core.events import Adjacency, Charge, Spending, event_from_json, even
 from dpsrm.core.files import write_atomically
 from dpsrm.core.randomness import Streams
 from dpsrm.training.settings import Performance
-from dpsrm.training.tree import flatten, unflatten
+from dpsrm.training.states import flatten, unflatten
 
-_VERSION = 1
+_VERSION = 2
 _ROOM = 2**22
 _PER_PARAMETER = 256
 """A checkpoint may have _ROOM bytes, and as many more per parameter as no optimizer needs."""
@@ -36,13 +36,13 @@ class Checkpoint:
 
     Args:
         facts: what must be the same when it is resumed: settings, plan, identity of data, module and machine, threads.
-        made: the releases made; their number is the position of every random stream.
+        released: the releases made; their number is the position of every random stream.
         ledger: lines and head of the ledger at that moment.
         walk, output: the states of the method (θ_t, θ_{t−1}, v, step rule) and of the output.
     """
 
     facts: dict[str, Any]
-    made: Spending
+    released: Spending
     ledger: tuple[int, str]
     walk: dict[str, Any]
     output: dict[str, Any]
@@ -50,19 +50,23 @@ class Checkpoint:
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, streams: Streams) -> None:
     """Replace the checkpoint at `path` by `checkpoint`."""
+    write_atomically(path, pack_checkpoint(checkpoint, streams), mode=0o600)
+
+
+def pack_checkpoint(checkpoint: Checkpoint, streams: Streams) -> bytes:
+    """The bytes of a checkpoint, with a tag that only this run's key can make."""
     tensors: dict[str, Tensor] = {}
     body = {
         "version": _VERSION,
         "facts": flatten(checkpoint.facts, tensors),
-        "adjacency": checkpoint.made.adjacency.value,
-        "made": [[event_to_json(charge.event), charge.count] for charge in checkpoint.made.charges],
+        "adjacency": checkpoint.released.adjacency.value,
+        "released": [[event_to_json(charge.event), charge.count] for charge in checkpoint.released.charges],
         "ledger": list(checkpoint.ledger),
         "walk": flatten(checkpoint.walk, tensors),
         "output": flatten(checkpoint.output, tensors),
     }
     text = json.dumps(body, sort_keys=True, allow_nan=False)
-    metadata = {"dpsrm": text, "tag": _tag(text, tensors, streams)}
-    write_atomically(path, save(tensors, metadata), mode=0o600)
+    return save(tensors, {"dpsrm": text, "tag": _tag(text, tensors, streams)})
 
 
 def read_checkpoint(path: Path, streams: Streams, *, parameters: int) -> Checkpoint:
@@ -94,11 +98,11 @@ def _checkpoint(body: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpoint:
     """The checkpoint that a file's JSON and tensors state."""
     if body["version"] != _VERSION:
         raise ResumeError(f"the checkpoint has version {body['version']}; this dpsrm reads {_VERSION}")
-    charges = [Charge(event_from_json(event), count) for event, count in body["made"]]
+    charges = [Charge(event_from_json(event), count) for event, count in body["released"]]
     lines, head = body["ledger"]
     return Checkpoint(
         facts=unflatten(body["facts"], tensors),
-        made=Spending.of(charges, adjacency=Adjacency(body["adjacency"])),
+        released=Spending.of(charges, adjacency=Adjacency(body["adjacency"])),
         ledger=(lines, head),
         walk=unflatten(body["walk"], tensors),
         output=unflatten(body["output"], tensors),
@@ -120,10 +124,10 @@ def bytes_of(tensor: Tensor) -> bytes | memoryview:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-class Pacemaker:
+class CheckpointTimer:
     """Says when a checkpoint is due: every so many releases or seconds, as the performance settings say."""
 
-    def __init__(self, performance: Performance, write: Callable[[Spending], None]) -> None:
+    def __init__(self, performance: Performance, write: Callable[[], None]) -> None:
         """Begin to count; a checkpoint was written just now."""
         self._steps = performance.checkpoint_steps
         self._seconds = performance.checkpoint_seconds
@@ -131,11 +135,11 @@ class Pacemaker:
         self._count = 0
         self._last = time.monotonic()
 
-    def __call__(self, made: Callable[[], Spending]) -> None:
+    def __call__(self) -> None:
         """Count a release, and write a checkpoint if one is due."""
         self._count += 1
         due = self._steps > 0 and self._count >= self._steps
         if not due and not (self._seconds > 0 and time.monotonic() - self._last >= self._seconds):
             return
-        self._write(made())
+        self._write()
         self._count, self._last = 0, time.monotonic()

@@ -51,7 +51,7 @@ class Plan:
     filter_rho: float | None = None
 
     @property
-    def foreseen(self) -> Spending:
+    def chargeable_ahead(self) -> Spending:
         """What may be charged ahead: everything, or nothing if the method decides as it goes."""
         return Spending.of([], adjacency=self.spending.adjacency) if self.method.adaptive else self.spending
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dpsrm.core.errors import need
+from dpsrm.core.errors import ResumeError, need
 from dpsrm.core.events import event_to_json
 from dpsrm.core.isolation import Isolation
 from dpsrm.core.randomness import Streams
 from dpsrm.data import RecordSource, as_records
-from dpsrm.gradients import Objective, PerExampleLoss, Way
+from dpsrm.gradients import ModelLosses, Objective, PerExampleLoss, Way, as_losses
 from dpsrm.methods import (
     Method,
     NonconvexPenalty,
@@ -28,7 +28,7 @@ from dpsrm.methods import (
 )
 from dpsrm.training.config import Settings, plain, settings_to_dict
 from dpsrm.training.plan import Plan, make_plan
-from dpsrm.training.settings import OPTIMIZERS
+from dpsrm.training.settings import OPTIMIZERS, OWN
 from dpsrm.training.targets import need_isolated, need_targets
 
 
@@ -43,6 +43,19 @@ class Prepared:
     plan: Plan
     walk: Walk
     output: Output
+
+    @property
+    def threads(self) -> int:
+        """How many torch threads a run that begins now uses."""
+        return self.settings.performance.threads_for(self.objective.layout.size)
+
+    def restore(self, walk: dict[str, Any], output: dict[str, Any]) -> None:
+        """Put walk and output where a checkpoint says they stood."""
+        try:
+            self.walk.load_state_dict(walk)
+            self.output.load_state_dict(output)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ResumeError(f"the checkpoint is of another method or step rule: {error}") from error
 
     def facts(self) -> dict[str, Any]:
         """Settings and plan as JSON, to be compared when the run is resumed."""
@@ -61,19 +74,24 @@ class Prepared:
 
 def prepare(
     module: nn.Module,
-    loss: PerExampleLoss,
+    loss: PerExampleLoss | ModelLosses,
     data: Any,
     settings: Settings,
     streams: Streams,
     *,
     planner: Callable[..., Plan] = make_plan,
+    stepper: Stepper | None = None,
 ) -> Prepared:
-    """Check everything that can be checked, calibrate the noise, and predict the ledger (by `planner`)."""
-    records, objective = as_records(data), Objective.of(module, loss, way=_way(settings))
+    """Check everything that can be checked, calibrate the noise, and predict the ledger (by `planner`).
+
+    Args:
+        stepper: the step rule instead of the one that the settings name: somebody's own optimizer.
+    """
+    records, objective = as_records(data), Objective.of(module, as_losses(loss), way=_way(settings))
     need_targets(objective, records)
     need_isolated(objective, records, performance=settings.performance)
     start_P = objective.layout.read(module)
-    method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records))
+    method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records), own=stepper)
     plan = planner(method, schedule, n=len(records), privacy=settings.privacy)
     output = _output(settings, plan, streams)
     walk = plan.method.begin(start_P, schedule=schedule, stepper=stepper)
@@ -99,7 +117,13 @@ def _way(settings: Settings) -> Way:
 
 
 def resolve(
-    settings: Settings, objective: Objective, start_P: Tensor, *, streams: Streams, n: int
+    settings: Settings,
+    objective: Objective,
+    start_P: Tensor,
+    *,
+    streams: Streams,
+    n: int,
+    own: Stepper | None = None,
 ) -> tuple[Method, Schedule, Stepper]:
     """The method, schedule and step rule that the settings stand for."""
     training, method = settings.training, settings.method
@@ -107,7 +131,13 @@ def resolve(
     drawn = method.rounds(schedule.steps, streams.output)
     if drawn != schedule.steps:
         schedule = replace(schedule, steps=drawn, most=schedule.steps)
-    stepper = OPTIMIZERS[training.optimizer](training.learning_rate, objective.layout, start_P)
+    need(
+        (training.optimizer == OWN) == (own is not None),
+        "an optimizer of one's own steps in one's own loop",
+        optimizer=training.optimizer,
+        remedy="use make_private (with resume=True to go on with a run)",
+    )
+    stepper = own or OPTIMIZERS[training.optimizer](training.learning_rate, objective.layout, start_P)
     if training.decay != "constant" or training.warmup > 0:
         need(settings.theory is None, "theory mode has its own step sizes", decay=training.decay)
         rate = RateSchedule(decay=training.decay, warmup=training.warmup, steps=schedule.steps)

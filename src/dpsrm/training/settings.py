@@ -41,6 +41,9 @@ OPTIMIZERS: dict[str, StepperFactory] = {
 }
 """Step rules, by the names that settings and config files use."""
 
+OWN = "own"
+"""The optimizer that `make_private` was given."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
@@ -106,7 +109,9 @@ class Training:
         need(self.steps is None or self.steps >= 1, "steps must be 1 or more", steps=self.steps)
         need(0 < self.learning_rate < math.inf, "the learning rate must be positive", learning_rate=self.learning_rate)
         need(
-            self.optimizer in OPTIMIZERS, f"optimizer must be one of {', '.join(OPTIMIZERS)}", optimizer=self.optimizer
+            self.optimizer in OPTIMIZERS or self.optimizer == OWN,
+            f"optimizer must be one of {', '.join(OPTIMIZERS)}",
+            optimizer=self.optimizer,
         )
         need(self.decay in DECAYS, f"decay must be one of {', '.join(DECAYS)}", decay=self.decay)
         need(self.warmup >= 0, "warmup must be 0 or more steps", warmup=self.warmup)

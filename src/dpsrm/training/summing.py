@@ -22,11 +22,11 @@ Indices = npt.NDArray[np.int64]
 class Summer(Protocol):
     """Computes what a release is made of, over the records at some indices."""
 
-    def total(self, query: Query, indices: Indices, *, release: int) -> ClippedSum[Tensor]:
-        """The clipped sum of release number `release`."""
+    def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
+        """The clipped sum of release number `release`; `batch` holds the records, if they were read already."""
         ...
 
-    def scores(self, choice: Choice, indices: Indices, *, release: int) -> ClippedScores:
+    def scores(self, choice: Choice, indices: Indices, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses of a choice's candidates."""
         ...
 
@@ -49,11 +49,11 @@ class _InPlace:
         """Keep the rows."""
         self._sums = sums
 
-    def total(self, query: Query, indices: Indices, *, release: int) -> ClippedSum[Tensor]:
+    def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum."""
         return self._sums(query, indices)
 
-    def scores(self, choice: Choice, indices: Indices, *, release: int) -> ClippedScores:
+    def scores(self, choice: Choice, indices: Indices, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses, in closed form."""
         return self._sums.scores(choice.points, indices, clip=choice.clip, offsets=choice.offsets)
 
@@ -65,16 +65,17 @@ class _Gathered:
         """Keep what is needed."""
         self._engine, self._objective, self._records, self._streams = engine, objective, records, streams
 
-    def total(self, query: Query, indices: Indices, *, release: int) -> ClippedSum[Tensor]:
+    def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum by the engine."""
-        return self._engine(query, self._taken(indices, release))
+        return self._engine(query, self._taken(indices, release, batch))
 
-    def scores(self, choice: Choice, indices: Indices, *, release: int) -> ClippedScores:
+    def scores(self, choice: Choice, indices: Indices, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses by the module."""
-        batch = self._taken(indices, release)
-        return clipped_losses(self._objective, choice.points, batch, clip=choice.clip, offsets=choice.offsets)
+        taken = self._taken(indices, release, batch)
+        return clipped_losses(self._objective, choice.points, taken, clip=choice.clip, offsets=choice.offsets)
 
-    def _taken(self, indices: Indices, release: int) -> Batch:
+    def _taken(self, indices: Indices, release: int, batch: Batch | None) -> Batch:
         """The batch, and the generator where this release begins."""
+        taken = self._records.take(indices) if batch is None else batch
         torch.default_generator.manual_seed(self._streams.public_seed(release))
-        return self._records.take(indices)
+        return taken

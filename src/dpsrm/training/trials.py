@@ -14,14 +14,14 @@ from dpsrm.core.errors import Diverged, need
 from dpsrm.core.events import Spending
 from dpsrm.core.randomness import Streams
 from dpsrm.data import as_records
-from dpsrm.gradients import PerExampleLoss
+from dpsrm.gradients import ModelLosses, PerExampleLoss
 from dpsrm.methods import Method, Schedule
 from dpsrm.runs.book import MemoryBook
 from dpsrm.training.config import Settings
-from dpsrm.training.loop import Parts, Progress, run_loop
 from dpsrm.training.plan import Plan, make_plan, noise_for
 from dpsrm.training.prepare import Prepared, prepare
 from dpsrm.training.settings import Privacy
+from dpsrm.training.step import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class TrialResult:
 
 def run_trials(
     module: nn.Module,
-    loss: PerExampleLoss,
+    loss: PerExampleLoss | ModelLosses,
     data: Any,
     settings: Sequence[Settings],
     *,
@@ -107,14 +107,14 @@ def _run(prepared: Prepared, snapshots: Collection[int]) -> TrialResult:
     plan, walk = prepared.plan, prepared.walk
     book = MemoryBook(plan.header(private_randomness=prepared.streams.private))
     iterates = {0: walk.theta.clone()} if 0 in snapshots else {}
-
-    def watch(now: Progress) -> None:
-        if now.step in snapshots:
-            iterates[now.step] = now.theta.clone()
-
-    threads = prepared.settings.performance.threads_for(prepared.objective.layout.size)
+    step = Step(prepared, book)
     try:
-        theta_P, _ = run_loop(plan, Parts.of(prepared, book, threads=threads), watch=watch)
+        with step.running():
+            while not step.done:
+                now = step()
+                if now is not None and now.step in snapshots:
+                    iterates[now.step] = now.theta.clone()
+        theta_P = step.result()
     except Diverged:
         theta_P = torch.full_like(walk.theta, torch.nan)
     return TrialResult(settings=prepared.settings, plan=plan, theta=theta_P, spending=book.spending, iterates=iterates)

@@ -1,0 +1,192 @@
+"""A run under way in its folder: the step, checkpoints, and at the end model, closing line, certificate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from types import TracebackType
+from typing import Any, TextIO
+
+from safetensors.torch import save_model
+from torch import nn
+
+from dpsrm.accounting import Guarantee
+from dpsrm.core.errors import DpsrmError
+from dpsrm.core.events import Spending
+from dpsrm.core.files import write_atomically
+from dpsrm.core.isolation import Isolation
+from dpsrm.gradients import ENGINES, Engine, Way
+from dpsrm.runs.certificate import prove, render
+from dpsrm.runs.closing import Closing
+from dpsrm.runs.folder import RunFolder
+from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpoint
+from dpsrm.training.plan import Plan
+from dpsrm.training.prepare import Prepared
+from dpsrm.training.settings import OWN
+from dpsrm.training.step import Draw, Progress, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished run: the trained module, what it cost, and where everything lies.
+
+    `head` is the ledger's last hash. Written down elsewhere, it lets `verify(run, expect=head)` notice also a folder
+    that was rewritten as a whole.
+    """
+
+    module: nn.Module
+    plan: Plan
+    guarantee: Guarantee | None
+    folder: RunFolder
+    head: str
+
+    @property
+    def epsilon(self) -> float:
+        """The ε that the ledger proves; infinite for a run without privacy."""
+        return float("inf") if self.guarantee is None else self.guarantee.epsilon
+
+
+class RecordedRun:
+    """A run that writes what it charges and where it stands into its folder; `start.py` opens and reopens it.
+
+    Args:
+        prepared: the run.
+        folder: its folder, held by this process.
+        ledger: the folder's ledger.
+        facts: what goes into every checkpoint, to be compared when the run is resumed.
+        held: locks and files to let go of at the end.
+        after: where an interrupted run stood.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        folder: RunFolder,
+        ledger: Ledger,
+        *,
+        facts: dict[str, Any],
+        held: ExitStack,
+        after: Checkpoint | None = None,
+    ) -> None:
+        """Stand at the beginning, or where `after` stands."""
+        self.prepared = prepared
+        self.folder = folder
+        self._facts = facts
+        self._ledger = ledger
+        self.step = self._step(None if after is None else after.released)
+        self._held = held
+        self._timer = CheckpointTimer(prepared.settings.performance, self.write_checkpoint)
+        self._journal = held.enter_context((folder.private / "progress.jsonl").open("a" if after else "w"))
+
+    def advance(self, drawn: Draw | None = None, batch: Any = None) -> Progress | None:
+        """Make the next release; see `Step`."""
+        progress = self.step(drawn, batch)
+        if progress is not None:
+            _note(progress, self._journal)
+        self._timer()
+        return progress
+
+    def checkpoint(self) -> Checkpoint:
+        """Where the run stands."""
+        return Checkpoint(
+            facts=self._facts,
+            released=self.step.airlock.released,
+            ledger=self._ledger.position,
+            walk=self.prepared.walk.state_dict(),
+            output=self.prepared.output.state_dict(),
+        )
+
+    def write_checkpoint(self) -> None:
+        """Keep where the run stands."""
+        write_checkpoint(self.folder.checkpoint, self.checkpoint(), self.prepared.streams)
+
+    def rewind(self, checkpoint: Checkpoint) -> None:
+        """Go on from an earlier state of this run: what was released since is made again, the same."""
+        self.prepared.restore(checkpoint.walk, checkpoint.output)
+        self.step = self._step(checkpoint.released)
+
+    def _step(self, released: Spending | None) -> Step:
+        """The step after the releases made, with the threads the run began with."""
+        return Step(self.prepared, self._ledger, released=released, threads=self._facts["threads"])
+
+    def finish(self) -> Run:
+        """Certify what the ledger on disk proves, close it over all that is published, then destroy the key.
+
+        A run killed before the closing line makes its last releases, its model and its certificate again, the same to
+        the byte; one killed after it is finished. A run that is stopped before its plan is fulfilled says so.
+        """
+        p, folder, plan = self.prepared, self.folder, self.prepared.plan
+        p.objective.layout.write(p.objective.module, self.step.result())
+        _save_model(p.objective.module, folder)
+        closing = Closing(
+            released=self.step.airlock.releases,
+            unit=p.settings.record,
+            isolation=Isolation.CHECKED if p.objective.way is Way.BATCH else Isolation.ALONE,
+            engine=_name_of(self.step.engine),
+            files={**self._facts["files"], **folder.digests(folder.model)},
+            planned=() if self.step.done else plan.spending.charges,
+        )
+        facts = read_ledger(folder.ledger)
+        guarantee = prove(facts, closing)
+        write_atomically(folder.certificate, render(facts, guarantee, closing).encode())
+        self._ledger.close(replace(closing, files={**closing.files, **folder.digests(folder.certificate)}))
+        head = self._ledger.position[1]
+        folder.destroy_key()
+        self.close()
+        return Run(module=p.objective.module, plan=plan, guarantee=guarantee, folder=folder, head=head)
+
+    def close(self) -> None:
+        """Let go of the folder; an unfinished run can be resumed."""
+        self._held.close()
+
+    def __enter__(self) -> RecordedRun:
+        """Let go of the folder at the end of the block."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Let go; what stopped an unfinished run says how to go on."""
+        settings = self.prepared.settings
+        if error is not None and settings.performance.resumable and not isinstance(error, DpsrmError):
+            own = settings.training.optimizer == OWN
+            error.add_note(f"to go on with this run: {_own_hint(self.folder) if own else _hint(self.folder)}")
+        self.close()
+
+
+def _hint(folder: RunFolder) -> str:
+    """How to go on with a run of `train`."""
+    return f"dpsrm train --resume {folder.path}, or dpsrm.resume({str(folder.path)!r}, …)"
+
+
+def _own_hint(folder: RunFolder) -> str:
+    """How to go on with a run of one's own loop."""
+    return f"make_private(…, out={str(folder.path)!r}, resume=True)"
+
+
+def _name_of(chosen: Engine) -> str:
+    """What settings call this engine ("auto" is none)."""
+    return next(name for name, kind in ENGINES.items() if kind is type(chosen))
+
+
+def _save_model(module: nn.Module, folder: RunFolder) -> None:
+    """The module's state as safetensors, whole or not at all; parameters it shares are stored once."""
+    beside = folder.model.with_name(folder.model.name + ".part")
+    save_model(module, str(beside))
+    write_atomically(folder.model, beside.read_bytes())
+    beside.unlink()
+
+
+def _note(progress: Progress, journal: TextIO) -> None:
+    """Keep about 200 lines of exact training facts in `private/`; a resumed run adds to them (some steps twice)."""
+    every = max(1, progress.steps // 200)
+    if progress.step % every and progress.step != progress.steps:
+        return
+    facts: dict[str, Any] = {name: getattr(progress, name) for name in ("step", "steps", "direction_norm", "charged")}
+    journal.write(json.dumps({**facts, "private": asdict(progress.private)}) + "\n")
+    journal.flush()
+
+
+Callback = Callable[[Progress], object]
+"""Called after every update."""

@@ -1,0 +1,166 @@
+"""Open the folder of a new run, or the folder of one that was interrupted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpsrm.accounting.budget import read_budget, reserve
+from dpsrm.accounting.position import IN_RUN, need_reserved, write_position
+from dpsrm.core.chain import GENESIS
+from dpsrm.core.errors import DpsrmError, ResumeError
+from dpsrm.core.events import Spending
+from dpsrm.core.randomness import Streams
+from dpsrm.runs.folder import RunFolder
+from dpsrm.runs.keys import keep_keys, read_keys
+from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
+from dpsrm.runs.toml import read_toml, write_toml
+from dpsrm.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from dpsrm.training.config import Settings, settings_from, settings_to_dict
+from dpsrm.training.identity import identity_of, need_same, record_bytes
+from dpsrm.training.prepare import Prepared
+from dpsrm.training.recorded import RecordedRun
+
+Preparer = Callable[[Settings, Streams], Prepared]
+"""From settings and streams to a run that could begin."""
+
+
+def begin(
+    settings: Settings, prepare: Preparer, out: Path, *, overwrite: bool = False, about: dict[str, Any] | None = None
+) -> RecordedRun:
+    """A new run in the folder `out`, which is held until the run is closed.
+
+    Args:
+        prepare: checks everything and plans; called before anything is written.
+        about: further public facts for config.toml.
+    """
+    prepared = prepare(settings, Streams.choose(settings.seed))
+    folder = RunFolder(out)
+    with ExitStack() as held:
+        held.enter_context(_made(prepared, folder, overwrite=overwrite))
+        write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
+        folder.write_environment()
+        facts = {
+            **prepared.facts(),
+            "threads": prepared.threads,
+            "files": folder.digests(folder.config, folder.environment),
+        }
+        if settings.performance.resumable:
+            facts["identity"] = identity_of(prepared.objective, prepared.records, prepared.streams)
+            keep_keys(folder.keys, prepared.streams)
+            write_checkpoint(folder.checkpoint, _first(facts, prepared), prepared.streams)
+        ledger = held.enter_context(
+            Ledger(folder.ledger, prepared.plan.header(private_randomness=prepared.streams.private))
+        )
+        return RecordedRun(prepared, folder, ledger, facts=facts, held=held.pop_all())
+
+
+def reopen(path: Path, prepare: Preparer, *, parameters: int) -> RecordedRun:
+    """An interrupted run where its last checkpoint stood, with the folder held; `ResumeError` if it cannot be.
+
+    Args:
+        prepare: as in `begin`; it must lead to the very same run.
+        parameters: how many numbers the module trains, which limits the size of a checkpoint.
+    """
+    folder = RunFolder(path)
+    if not folder.path.is_dir():
+        raise ResumeError(f"a run is a folder; got {str(path)!r}")
+    with ExitStack() as held:
+        if folder.private.is_dir():
+            held.enter_context(folder.hold())
+        _need_unfinished(folder)
+        need_reserved(folder.path)
+        streams = read_keys(folder.keys)
+        checkpoint = read_checkpoint(folder.checkpoint, streams, parameters=parameters)
+        _need_same_files(folder, checkpoint)
+        prepared = prepare(settings_from(checkpoint.facts["settings"]), streams)
+        _need_same_run(checkpoint, prepared)
+        prepared.restore(checkpoint.walk, checkpoint.output)
+        ledger = held.enter_context(_ledger(folder, prepared, checkpoint))
+        return RecordedRun(prepared, folder, ledger, facts=checkpoint.facts, held=held.pop_all(), after=checkpoint)
+
+
+@contextmanager
+def _made(prepared: Prepared, folder: RunFolder, *, overwrite: bool) -> Iterator[None]:
+    """Make the run folder and hold it; reserve all the run may release, if it shares a budget.
+
+    What the budget would refuse anyway is refused before, so that nothing is overwritten for nothing; a run that it
+    refuses afterwards, because another was faster, leaves no folder.
+    """
+    if prepared.settings.budget is None:
+        with folder.create(overwrite=overwrite):
+            yield
+        return
+    path, spending, run = Path(prepared.settings.budget), prepared.plan.reserved, folder.path.resolve()
+    found = read_budget(path, near=[run])
+    data = found.digest(record_bytes(prepared.records))
+    found.need_room(spending, data)
+    with folder.create(overwrite=overwrite):
+        try:
+            position = reserve(path, spending, run=str(run), data=data)
+        except DpsrmError:
+            shutil.rmtree(folder.path)
+            raise
+        write_position(folder.path / IN_RUN, position)
+        yield
+
+
+def _need_unfinished(folder: RunFolder) -> None:
+    """Refuse a run that ended, and tidy up after it if it was killed while it did; refuse one that never began."""
+    if _closed(folder):
+        if folder.private.is_dir():
+            mend_ledger(folder.ledger)
+            folder.destroy_key()
+        raise ResumeError(f"{folder.path} is finished: there is nothing to resume")
+    if not folder.checkpoint.exists():
+        raise ResumeError(
+            f"{folder.path} has no checkpoint: it had not begun, or was not to be resumed; train with overwrite"
+        )
+
+
+def _closed(folder: RunFolder) -> bool:
+    """Whether the run's ledger has its closing line."""
+    try:
+        return read_ledger(folder.ledger, torn=True).closed
+    except DpsrmError:
+        return False
+
+
+def _first(facts: dict[str, Any], prepared: Prepared) -> Checkpoint:
+    """The checkpoint before there is a ledger."""
+    return Checkpoint(
+        facts=facts,
+        released=Spending.of([], adjacency=prepared.plan.spending.adjacency),
+        ledger=(0, GENESIS),
+        walk=prepared.walk.state_dict(),
+        output=prepared.output.state_dict(),
+    )
+
+
+def _need_same_files(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    """Refuse to go on under other settings than were published."""
+    written = settings_to_dict(settings_from(read_toml(folder.config)))
+    need_same("settings", checkpoint.facts["settings"], written, "restore config.toml, or train a new run")
+    files = folder.digests(folder.config, folder.environment)
+    need_same("published files", checkpoint.facts["files"], files, "restore them, or train a new run")
+
+
+def _need_same_run(checkpoint: Checkpoint, prepared: Prepared) -> None:
+    """Refuse to make noise again on anything else."""
+    then, identity = checkpoint.facts, identity_of(prepared.objective, prepared.records, prepared.streams)
+    need_same("number of records", then["plan"]["n"], prepared.plan.n, "give the data of that run")
+    need_same("plan", then["plan"], prepared.facts()["plan"], "train a new run")
+    need_same("machine", then["identity"]["machine"], identity["machine"], "resume where it ran, or train a new run")
+    need_same("module and loss", then["identity"]["module"], identity["module"], "give those of that run")
+    need_same("data", then["identity"]["records"], identity["records"], "give the data of that run")
+
+
+def _ledger(folder: RunFolder, prepared: Prepared, checkpoint: Checkpoint) -> Ledger:
+    """The run's ledger, to be gone on with; a run killed before it had one gets it now."""
+    header = prepared.plan.header(private_randomness=prepared.streams.private)
+    if not folder.ledger.exists() and not checkpoint.released.charges:
+        return Ledger(folder.ledger, header)
+    return Ledger.reopen(folder.ledger, header, after=checkpoint.ledger)

@@ -1,0 +1,216 @@
+"""The step at the core: draw, clip and sum, release, tell, observe. Every loop is a `for` around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from dpsrm.core.errors import BudgetExceeded, Diverged, LedgerError, need
+from dpsrm.core.events import Sampling, Spending
+from dpsrm.core.secret import Diagnostics
+from dpsrm.gradients import Batch, engine
+from dpsrm.mechanisms import Airlock, zcdp_multiplier
+from dpsrm.methods import Ask, Choice, Walk
+from dpsrm.runs.book import Book
+from dpsrm.sampling import draw
+from dpsrm.sampling.draw import Indices
+from dpsrm.training.prepare import Prepared
+from dpsrm.training.summing import summer
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """What is known after an update; `private` is for the operator's eyes only.
+
+    Attributes:
+        step, steps: updates made, and planned.
+        model: the module that is trained, holding θ (in `train`, if there are callbacks; always in one's own loop).
+        theta, direction: θ and v, functions of releases.
+        spending: what is charged so far.
+        metrics: what callbacks measured at this step, for callbacks after them.
+    """
+
+    step: int
+    steps: int
+    model: nn.Module
+    theta: Tensor
+    direction: Tensor
+    spending: Spending
+    private: Diagnostics
+    epsilon_of_released: Callable[[], float] = field(repr=False, compare=False)
+    metrics: dict[str, float] = field(default_factory=dict)
+    stopped: bool = False
+
+    @property
+    def direction_norm(self) -> float:
+        """‖v‖."""
+        return float(torch.linalg.vector_norm(self.direction))
+
+    @property
+    def charged(self) -> int:
+        """How many releases are charged."""
+        return self.spending.releases
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the releases made so far, computed when asked; to be asked for during the step."""
+        return self.epsilon_of_released()
+
+    def stop(self) -> None:
+        """End the run after this step, with an honest certificate."""
+        self.stopped = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """The records drawn for one release: its number, the sampling that will be charged, and their positions."""
+
+    release: int
+    sampling: Sampling
+    indices: Indices
+
+
+class Step:
+    """One release after the other, until the plan is fulfilled.
+
+    Args:
+        prepared: the run; its walk and output move on.
+        book: where charges are written before what they charge is released.
+        released: the releases made before, when a run is resumed; walk and output stand where they left off.
+        threads: torch threads to use; a resumed run uses as many as it began with, because sums depend on it.
+
+    Guarantee: every release passes the airlock, over records drawn by the sampling that is charged, with the randomness
+    of its own number. An adaptive method ends before the first release that the budget does not allow.
+    """
+
+    def __init__(
+        self, prepared: Prepared, book: Book, *, released: Spending | None = None, threads: int | None = None
+    ) -> None:
+        """Make the airlock and the engine."""
+        p, performance = prepared, prepared.settings.performance
+        self.prepared = p
+        self.book = book
+        self.threads = prepared.threads if threads is None else threads
+        self.engine = engine(performance.engine, p.objective, max_physical_batch=performance.max_physical_batch)
+        self.airlock = Airlock(
+            book,
+            planned=p.plan.chargeable_ahead,
+            epsilon_of=p.plan.epsilon_of,
+            noise=p.streams.noise,
+            released=released,
+        )
+        self._sums = summer(self.engine, p.objective, p.records, p.streams)
+        self._private = Diagnostics()
+        self._exhausted = False
+        if self.airlock.releases == 0:
+            p.output.observe(0, p.walk.theta)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to do: all updates made, or an adaptive method's budget used up."""
+        return self._exhausted or self.prepared.walk.time >= self.prepared.plan.schedule.steps
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Use the run's number of threads, and leave torch's own generator as it is."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                yield
+        finally:
+            torch.set_num_threads(before)
+
+    def draw(self, ahead: int = 0) -> Draw:
+        """The records of the next release; drawing twice gives the same.
+
+        Args:
+            ahead: how many releases to look beyond it, for methods whose batches do not depend on what is released.
+        """
+        p, release = self.prepared, self.airlock.releases + ahead
+        batch = p.walk.ask().batch if ahead == 0 else p.plan.schedule.batch
+        sampling = p.plan.sampling(batch)
+        p.streams.seek(release)
+        return Draw(release=release, sampling=sampling, indices=draw(sampling, p.streams.sampling))
+
+    def __call__(self, drawn: Draw | None = None, batch: Batch | None = None) -> Progress | None:
+        """Make the next release; what is known after it, or None if it was not yet an update.
+
+        Args:
+            drawn: what `draw` gave for it.
+            batch: those records, if they were read already.
+        """
+        p = self.prepared
+        if drawn is None:
+            drawn = self.draw()
+        else:
+            p.streams.seek(drawn.release)
+        need(drawn.release == self.airlock.releases, "releases are made in their order", release=drawn.release)
+        before = p.walk.time
+        try:
+            self._answer(p.walk.ask(), drawn, batch)
+        except BudgetExceeded:
+            if not p.plan.method.adaptive:
+                raise
+            self._exhausted = True
+            return None
+        if p.walk.time == before:
+            return None
+        _need_finite(p.walk)
+        p.output.observe(p.walk.time, p.walk.theta)
+        return Progress(
+            step=p.walk.time,
+            steps=p.plan.schedule.steps,
+            model=p.objective.module,
+            theta=p.walk.theta,
+            direction=p.walk.direction,
+            spending=self.book.spending,
+            private=self._private,
+            epsilon_of_released=lambda: self.airlock.epsilon,
+        )
+
+    def result(self) -> Tensor:
+        """The θ to hand out.
+
+        Guarantee: at the end of a plan, what was charged is what it predicted.
+        """
+        p, plan = self.prepared, self.prepared.plan
+        if self.done and not plan.method.adaptive and self.book.spending != plan.spending:
+            raise LedgerError(
+                "the ledger written differs from the ledger the plan predicted: this is a defect in dpsrm"
+            )
+        return p.output.result().to(p.walk.theta.dtype)
+
+    def _answer(self, ask: Ask | Choice, drawn: Draw, batch: Batch | None) -> None:
+        """Compute the secret, let its noisy form out, tell the walk; all randomness is that of this release."""
+        p, sampling = self.prepared, drawn.sampling
+        if isinstance(ask, Choice):
+            scores = self._sums.scores(ask, drawn.indices, release=drawn.release, batch=batch)
+            index = self.airlock.select(scores, sampling=sampling, rho=ask.rho, selection=ask.selection)
+            p.walk.tell(torch.tensor(index), std=0.0)
+        elif isinstance(ask, Ask):
+            total = self._sums.total(ask.query, drawn.indices, release=drawn.release, batch=batch)
+            if ask.rho is None:
+                s = p.plan.noise_multiplier
+                value = self.airlock.release(total, sampling=sampling, noise_multiplier=s)
+            else:
+                s = zcdp_multiplier(ask.rho)
+                value = self.airlock.release_zcdp(total, sampling=sampling, rho=ask.rho)
+            p.walk.tell(value, std=self.airlock.noise_std(total, sampling=sampling, noise_multiplier=s))
+            self._private = total.diagnostics
+        else:
+            raise AssertionError(ask)
+
+
+def _need_finite(walk: Walk) -> None:
+    """Refuse to go on from a θ that is no longer a number. Post-processing: it costs no privacy."""
+    if not math.isfinite(float(torch.dot(walk.theta, walk.theta))):
+        raise Diverged(
+            f"training diverged: after step {walk.time} the parameters are no longer finite; what was released stays "
+            "charged; start again with a smaller learning rate or smaller clips"
+        )
