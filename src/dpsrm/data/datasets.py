@@ -134,7 +134,7 @@ def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
     """
     if isinstance(data, (Records, SparseRecords, TreeRecords, DatasetRecords)):
         return data
-    if isinstance(data, TensorDataset):
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
     if isinstance(data, Dataset):
         return DatasetRecords(data)

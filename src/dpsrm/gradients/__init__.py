@@ -13,7 +13,7 @@ from dpsrm.gradients.losses import clipped_losses
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.passes import ModelLosses, PerExampleLoss, as_losses
 from dpsrm.gradients.query import ClipRule, Engine, Excess, Part, Query
-from dpsrm.gradients.standard_losses import binary_loss, multiclass_loss, squared_loss
+from dpsrm.gradients.standard_losses import CLOSED_FORMS, binary_loss, multiclass_loss, squared_loss
 
 ENGINES: dict[str, Callable[..., Engine]] = {
     "linear": LinearEngine,
@@ -22,6 +22,8 @@ ENGINES: dict[str, Callable[..., Engine]] = {
     "loop": LoopEngine,
 }
 AUTO = "auto"
+STANDARD_LOSSES = frozenset(CLOSED_FORMS)
+"""Losses of (outputs, targets) that this package brings."""
 _IN_PIECES = ("ghost", "functional")
 """Engines whose memory grows with the batch, and which therefore take it in pieces."""
 
@@ -51,6 +53,7 @@ def _fastest(objective: Objective) -> str:
 __all__ = [
     "AUTO",
     "ENGINES",
+    "STANDARD_LOSSES",
     "Batch",
     "ClipRule",
     "Engine",

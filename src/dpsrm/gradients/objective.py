@@ -165,6 +165,21 @@ class Objective:
             run.one(parameters, example(dense(batch), 0))
         return [name for name, value in values.items() if not _same(value, before[name])]
 
+    @torch.no_grad()
+    def publish(self, vector_P: Tensor) -> list[str]:
+        """Give the user's module the parameters `vector_P`, and all else the values it had when this object was made.
+
+        Returns:
+            The names of buffers and frozen parameters that somebody had changed meanwhile.
+        """
+        now = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        entry = {**self._frozen, **self._buffers}
+        changed = [name for name, value in entry.items() if name in now and not _same(now[name], value)]
+        for name in changed:
+            now[name].copy_(entry[name])
+        self.layout.write(self.module, vector_P)
+        return changed
+
     def refuse_memory(self, vector_P: Tensor, batch: Batch, other: Batch) -> None:
         """Refuse module and loss if an example's loss is another after another example was seen.
 

@@ -153,6 +153,11 @@ class Method(ABC):
         first, rest = Stage(schedule.first_batch, 1), Stage(schedule.batch, schedule.steps - 1)
         return (first, rest) if rest.count else (first,)
 
+    @property
+    def steady(self) -> bool:
+        """Whether every release but the first looks at `schedule.batch` records, so that batches can be read ahead."""
+        return type(self).stages is Method.stages
+
     def batch_for(self, n: int) -> int | None:
         """The batch size the method insists on for n records; None if the user chooses."""
         return None

@@ -141,11 +141,37 @@ class AdaptiveStep(_Memoryless):
 class OptimizerStep(Unpenalised):
     """Any `torch.optim` optimizer, fed with the direction as if it were the gradient."""
 
-    def __init__(self, factory: OptimizerFactory, layout: Layout, like_P: Tensor) -> None:
-        """Give the optimizer parameters of the model's own shapes."""
+    def __init__(self, optimizer: torch.optim.Optimizer, layout: Layout, leaves: dict[str, nn.Parameter]) -> None:
+        """Feed `optimizer`, which holds `leaves`: the parameters of `layout`, by name."""
         self._layout = layout
-        self._leaves = {n: nn.Parameter(piece.clone()) for n, piece in layout.split(like_P).items()}
-        self._optimizer = factory(list(self._leaves.values()))
+        self._leaves = leaves
+        self._optimizer = optimizer
+
+    @classmethod
+    def made(cls, factory: OptimizerFactory, layout: Layout, like_P: Tensor) -> OptimizerStep:
+        """With an optimizer made for the purpose, over parameters of the model's own shapes."""
+        leaves = {n: nn.Parameter(piece.clone()) for n, piece in layout.split(like_P).items()}
+        return cls(factory(list(leaves.values())), layout, leaves)
+
+    @classmethod
+    def own(cls, optimizer: torch.optim.Optimizer, module: nn.Module, layout: Layout) -> OptimizerStep:
+        """With somebody's own optimizer over the module's parameters: the module moves with every step."""
+        leaves = {name: p for name, p in module.named_parameters() if name in layout.names}
+        held = [id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        missing = [name for name, p in leaves.items() if id(p) not in held]
+        need(
+            not missing,
+            "the optimizer must hold every trainable parameter of the model",
+            missing=missing[:5],
+            remedy="add them, or freeze them with requires_grad_(False)",
+        )
+        need(len(held) == len(leaves), "the optimizer must hold no other parameters than the model's")
+        need(
+            not isinstance(optimizer, torch.optim.LBFGS),
+            "an optimizer that evaluates the loss itself cannot step privately",
+            optimizer=type(optimizer).__name__,
+        )
+        return cls(optimizer, layout, leaves)
 
     @torch.no_grad()
     def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
@@ -156,6 +182,8 @@ class OptimizerStep(Unpenalised):
             leaf.copy_(pieces[name])
             leaf.grad = slopes[name].clone()
         self._optimizer.step()
+        for leaf in self._leaves.values():
+            leaf.grad = None
         return torch.cat([self._leaves[name].detach().reshape(-1) for name in self._layout.names])
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from dpsrm.training.config import Config, Data, Settings, config_from, settings_
 from dpsrm.training.metrics import classification_metrics
 from dpsrm.training.models import Model, loss_for
 from dpsrm.training.plan import Plan, make_plan
+from dpsrm.training.private import PrivateTraining, make_private
 from dpsrm.training.recorded import Callback, RecordedRun, Run
 from dpsrm.training.settings import Performance, Privacy, Training
 from dpsrm.training.step import Progress, Step
@@ -19,6 +20,7 @@ __all__ = [
     "Performance",
     "Plan",
     "Privacy",
+    "PrivateTraining",
     "Progress",
     "RecordedRun",
     "Run",
@@ -31,6 +33,7 @@ __all__ = [
     "config_from",
     "loss_for",
     "make_plan",
+    "make_private",
     "resume",
     "run_trials",
     "settings_to_dict",

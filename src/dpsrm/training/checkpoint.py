@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from dpsrm.core.errors import DpsrmError, ResumeError
@@ -81,17 +81,25 @@ def read_checkpoint(path: Path, streams: Streams, *, parameters: int) -> Checkpo
     if not path.is_file() or path.stat().st_size > limit:
         raise ResumeError(f"the checkpoint {path} must be a file of at most {limit} bytes for this module")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        packed = path.read_bytes()
+    except OSError as error:
+        raise ResumeError(f"the checkpoint {path} cannot be read: {error}") from error
+    return unpack_checkpoint(packed, streams, f"the checkpoint {path}")
+
+
+def unpack_checkpoint(packed: bytes, streams: Streams, what: str) -> Checkpoint:
+    """The checkpoint that `pack_checkpoint` made; `what` names it in errors."""
+    try:
+        header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
+        metadata, tensors = header["__metadata__"], load(packed)
         text = metadata["dpsrm"]
         if metadata["tag"] != _tag(text, tensors, streams):
-            raise ResumeError(f"the checkpoint {path} was changed, or written by another run")
+            raise ResumeError(f"{what} was changed, or written by another run")
         return _checkpoint(json.loads(text), tensors)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError, DpsrmError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError, DpsrmError) as error:
         if isinstance(error, ResumeError):
             raise
-        raise ResumeError(f"the checkpoint {path} is malformed: {str(error)[:200]}") from error
+        raise ResumeError(f"{what} is malformed: {str(error)[:200]}") from error
 
 
 def _checkpoint(body: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpoint:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from safetensors.torch import save_model
 from torch import nn
@@ -27,6 +28,9 @@ from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.settings import OWN
 from dpsrm.training.step import Draw, Progress, Step
+
+T = TypeVar("T", bound=AbstractContextManager[Any])
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +123,12 @@ class RecordedRun:
         the byte; one killed after it is finished. A run that is stopped before its plan is fulfilled says so.
         """
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
-        p.objective.layout.write(p.objective.module, self.step.result())
+        changed = p.objective.publish(self.step.result())
+        if changed:
+            _log.warning(
+                "%s changed while training; published is what it was at the beginning, because nobody charged for it",
+                ", ".join(changed),
+            )
         _save_model(p.objective.module, folder)
         closing = Closing(
             released=self.step.airlock.releases,
@@ -137,6 +146,11 @@ class RecordedRun:
         folder.destroy_key()
         self.close()
         return Run(module=p.objective.module, plan=plan, guarantee=guarantee, folder=folder, head=head)
+
+    def hold(self, what: T) -> T:
+        """Let go of `what` too when the run is closed."""
+        self._held.enter_context(what)
+        return what
 
     def close(self) -> None:
         """Let go of the folder; an unfinished run can be resumed."""

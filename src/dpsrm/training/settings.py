@@ -27,7 +27,7 @@ def _torch(optimizer: Callable[..., torch.optim.Optimizer], rate: float, layout:
     def factory(leaves: Any) -> torch.optim.Optimizer:
         return optimizer(leaves, lr=rate)
 
-    return OptimizerStep(factory, layout, start_P)
+    return OptimizerStep.made(factory, layout, start_P)
 
 
 OPTIMIZERS: dict[str, StepperFactory] = {

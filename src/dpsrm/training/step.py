@@ -132,9 +132,12 @@ class Step:
         Args:
             ahead: how many releases to look beyond it, for methods whose batches do not depend on what is released.
         """
-        p, release = self.prepared, self.airlock.releases + ahead
-        batch = p.walk.ask().batch if ahead == 0 else p.plan.schedule.batch
-        sampling = p.plan.sampling(batch)
+        batch = self.prepared.walk.ask().batch if ahead == 0 else self.prepared.plan.schedule.batch
+        return self._draw(self.airlock.releases + ahead, batch)
+
+    def _draw(self, release: int, batch: int) -> Draw:
+        """The records of one release; the streams stand at its beginning."""
+        p, sampling = self.prepared, self.prepared.plan.sampling(batch)
         p.streams.seek(release)
         return Draw(release=release, sampling=sampling, indices=draw(sampling, p.streams.sampling))
 
@@ -145,15 +148,16 @@ class Step:
             drawn: what `draw` gave for it.
             batch: those records, if they were read already.
         """
-        p = self.prepared
+        p, ask = self.prepared, self.prepared.walk.ask()
         if drawn is None:
-            drawn = self.draw()
+            drawn = self._draw(self.airlock.releases, ask.batch)
         else:
+            right = (drawn.release, drawn.sampling.batch) == (self.airlock.releases, ask.batch)
+            need(right, "releases are made in their order", release=drawn.release, next=self.airlock.releases)
             p.streams.seek(drawn.release)
-        need(drawn.release == self.airlock.releases, "releases are made in their order", release=drawn.release)
         before = p.walk.time
         try:
-            self._answer(p.walk.ask(), drawn, batch)
+            self._answer(ask, drawn, batch)
         except BudgetExceeded:
             if not p.plan.method.adaptive:
                 raise

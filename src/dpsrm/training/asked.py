@@ -1,0 +1,76 @@
+"""What every release of one's own loop asked, so that its noise is never made again for another question.
+
+`train` binds everything a release depends on by its settings. In one's own loop the learning rate, its schedule and the
+data set are the user's: after a crash, or back at an earlier state, they might be others. The same noise on another
+sum would reveal their difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from dpsrm.core.errors import ResumeError
+from dpsrm.core.randomness import Streams
+from dpsrm.core.tree import leaves
+from dpsrm.gradients import Batch
+from dpsrm.methods import Ask, Choice
+from dpsrm.training.checkpoint import bytes_of
+
+
+class AskedLog:
+    """A file in `private/` with a keyed digest of each release's question and batch, on disk before it is answered."""
+
+    def __init__(self, path: Path, streams: Streams) -> None:
+        """Read what was asked before, if anything; a torn last line was never answered."""
+        self._streams = streams
+        self._known: dict[int, str] = {}
+        if path.exists():
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    release, digest = json.loads(line)
+                    self._known[release] = digest
+        self._file = path.open("w")
+        self._file.writelines(json.dumps(item) + "\n" for item in self._known.items())
+        self._sync()
+
+    def note(self, release: int, ask: Ask | Choice, batch: Batch) -> None:
+        """Keep what release number `release` asks; `ResumeError` if it was made before and asked something else."""
+        digest = self._streams.tag(_pieces(ask, batch))
+        known = self._known.get(release)
+        if known is None:
+            self._file.write(json.dumps([release, digest]) + "\n")
+            self._sync()
+            self._known[release] = digest
+        elif known != digest:
+            raise ResumeError(
+                f"release {release} was made before, from other parameters or records: the loop does not go the way it "
+                "went (another learning rate, a scheduler that was not restored, other data); nothing was released; "
+                "restore them, or finish() here"
+            )
+
+    def __enter__(self) -> AskedLog:
+        """Keep the file open for a while."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def _sync(self) -> None:
+        """Wait until the file is on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _pieces(ask: Ask | Choice, batch: Batch) -> list[Any]:
+    """All that the answer depends on but the key, as bytes."""
+    if isinstance(ask, Ask):
+        points, rest = ask.query.points, repr((ask.query.parts, ask.query.excess, ask.batch, ask.rho))
+    elif isinstance(ask, Choice):
+        points, rest = ask.points, repr((ask.offsets, ask.clip, ask.batch, ask.rho, ask.selection))
+    else:
+        raise AssertionError(ask)
+    return [rest.encode(), *(bytes_of(tensor) for tensor in (*points, *leaves(batch)))]

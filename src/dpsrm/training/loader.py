@@ -1,0 +1,150 @@
+"""A data loader whose batches are the draws that will be charged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from dpsrm.core.errors import InputError, need
+from dpsrm.core.tree import leaves, mapped
+from dpsrm.data import DatasetRecords, RecordSource, as_records
+from dpsrm.gradients import Batch
+from dpsrm.training.recorded import RecordedRun
+from dpsrm.training.step import Draw
+
+_KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor")
+"""What of a user's loader decides how records are read, and not which."""
+
+
+def records_of(loader: DataLoader[Any]) -> RecordSource:
+    """The records behind a loader, with its collate function; refuses a loader that draws in a way of its own."""
+    sampler = loader.sampler if type(loader.batch_sampler) in (BatchSampler, type(None)) else loader.batch_sampler
+    plain = type(sampler) in (RandomSampler, SequentialSampler) and not getattr(sampler, "replacement", False)
+    need(
+        plain and loader.batch_size is not None,
+        "private batches are drawn by the sampling that is charged, not by a sampler of one's own",
+        sampler=type(sampler).__name__,
+        remedy="give a DataLoader with batch_size and shuffle only",
+    )
+    own = None if loader.collate_fn is default_collate else loader.collate_fn
+    return as_records(loader.dataset) if own is None else DatasetRecords(loader.dataset, own)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A draw and the batch that was read for it."""
+
+    draw: Draw
+    batch: Batch
+    versions: tuple[int, ...]
+
+    def is_in(self, batch: Batch) -> bool:
+        """Whether `batch` holds the very tensors that were drawn, unchanged."""
+        ours, theirs = leaves(self.batch), leaves(batch)
+        same = len(ours) == len(theirs) and all(x is y for x, y in zip(ours, theirs, strict=True))
+        return same and self.versions == tuple(tensor._version for tensor in ours)
+
+
+class PrivateLoader:
+    """Gives the batches of one pass each time it is gone through, each a fresh draw; `len` says how many.
+
+    A batch must be handed to `step` before the next one is drawn: leaving some out by looking at them would be a choice
+    that no accountant covers.
+    """
+
+    def __init__(self, run: RecordedRun, *, batches: int, like: DataLoader[Any] | None) -> None:
+        """Read as `like` reads."""
+        self._run = run
+        self._batches = batches
+        self._device = next(run.prepared.objective.module.parameters()).device
+        self._options = {} if like is None else {name: getattr(like, name) for name in _KEPT}
+        self.pending: Drawn | None = None
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        need(
+            not self._run.step.done,
+            "all planned releases were made",
+            steps=self._run.prepared.plan.schedule.steps,
+            remedy="plan more epochs in make_private, or finish()",
+        )
+        return self._pass()
+
+    def _pass(self) -> Iterator[Batch]:
+        """The batches of one pass."""
+        source = self._read()
+        for _ in range(self._batches):
+            if self._run.step.done:
+                return
+            need(
+                self.pending is None,
+                "every batch that is drawn must be given to step() before the next is drawn",
+                remedy="call step(batch) for each batch of the loader, also for those you would rather leave out",
+            )
+            draw, batch = next(source)
+            batch = mapped(lambda tensor: tensor.to(self._device), batch)
+            self.pending = Drawn(draw, batch, tuple(tensor._version for tensor in leaves(batch)))
+            yield batch
+
+    def take(self, batch: Batch) -> Drawn:
+        """The draw that `batch` is; refuses any other batch."""
+        found, self.pending = self.pending, None
+        if found is None or not found.is_in(batch):
+            raise InputError(
+                "step() takes the batch that the loader drew last, unchanged, and once: another would not be the "
+                "sample that is charged; use private.data_loader, and change inputs inside losses(model, batch)"
+            )
+        return found
+
+    def _read(self) -> Iterator[tuple[Draw, Batch]]:
+        """Draws with their batches; worker processes read ahead where the draws are known ahead."""
+        step, records = self._run.step, self._run.prepared.records
+        workers = self._options.get("num_workers", 0)
+        if not workers or not self._run.prepared.plan.method.steady:
+            while True:
+                draw = step.draw()
+                yield draw, records.take(draw.indices)
+        ahead = _Ahead(self._run, self._batches)
+        loader = DataLoader(_Batches(records), sampler=ahead, batch_size=None, **self._options)
+        yield from zip(ahead.draws, loader, strict=False)
+
+
+class _Batches(Dataset[Any]):
+    """Record sources as datasets whose items are whole batches."""
+
+    def __init__(self, records: RecordSource) -> None:
+        """Remember the records."""
+        self._records = records
+
+    def __getitem__(self, indices: Sequence[int]) -> Batch:
+        return self._records.take(np.asarray(indices, dtype=np.int64))
+
+
+class _Ahead(Sampler[list[int]]):
+    """The draws of one pass, made before they are used."""
+
+    def __init__(self, run: RecordedRun, batches: int) -> None:
+        """Draw all of them; a draw is a few thousand numbers."""
+        step, plan = run.step, run.prepared.plan
+        left = min(batches, plan.schedule.steps - run.prepared.walk.time)
+        self.draws = [step.draw(ahead) for ahead in range(left)]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (draw.indices.tolist() for draw in self.draws)
+
+    def __len__(self) -> int:
+        return len(self.draws)

@@ -1,0 +1,303 @@
+"""`make_private`: one's own loop, one's own model and optimizer, private."""
+
+from __future__ import annotations
+
+import weakref
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from dpsrm.core.errors import ResumeError, need
+from dpsrm.core.events import Adjacency, Scheme
+from dpsrm.core.isolation import Isolation
+from dpsrm.data import RecordSource, as_records
+from dpsrm.gradients import STANDARD_LOSSES, Batch, Layout, ModelLosses, PerExampleLoss
+from dpsrm.methods import Method, OptimizerStep, method_class
+from dpsrm.training.asked import AskedLog
+from dpsrm.training.checkpoint import pack_checkpoint, unpack_checkpoint
+from dpsrm.training.config import Settings
+from dpsrm.training.loader import PrivateLoader, records_of
+from dpsrm.training.prepare import prepare
+from dpsrm.training.recorded import RecordedRun, Run
+from dpsrm.training.settings import OWN, Performance, Privacy, Training
+from dpsrm.training.start import begin, reopen
+from dpsrm.training.step import Progress
+
+_STATE = "dpsrm"
+
+
+class PrivateTraining:
+    """A private run that goes on one `step` at a time, in one's own loop. Made by `make_private`.
+
+    Attributes:
+        data_loader: gives the batches, each a fresh draw by the sampling that is charged.
+        done: whether all planned releases were made.
+    """
+
+    def __init__(self, run: RecordedRun, asked: AskedLog, data_loader: PrivateLoader) -> None:
+        """Go on where the run stands."""
+        self.data_loader = data_loader
+        self._run = run
+        self._asked = run.hold(asked)
+        self._abandoned = weakref.finalize(self, run.close)
+        self._to_model()
+
+    @property
+    def done(self) -> bool:
+        """Whether all planned releases were made."""
+        return self._run.step.done
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the releases made so far.
+
+        It is what they cost if their number was fixed beforehand; the certificate of a run that is stopped early states
+        the ε of the whole plan, since what was released may have decided when to stop.
+        """
+        return self._run.step.airlock.epsilon
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is kept."""
+        return self._run.folder.path
+
+    def step(self, batch: Batch) -> Progress | None:
+        """Clip and sum the batch's gradients, charge, add noise, let the method and the optimizer move the model.
+
+        Args:
+            batch: what the data loader gave last, unchanged.
+
+        Returns:
+            What is known after the step; None if the method needs another release before it moves.
+
+        Guarantee: a batch that the loader did not draw, or that was changed or used before, is refused.
+        """
+        step, prepared = self._run.step, self._run.prepared
+        drawn = self.data_loader.take(batch)
+        untouched = torch.equal(prepared.objective.layout.read(prepared.objective.module), prepared.walk.theta)
+        need(untouched, "only step() may move the model's parameters", remedy="change them before make_private")
+        self._asked.note(drawn.draw.release, prepared.walk.ask(), drawn.batch)
+        with step.running():
+            progress = self._run.advance(drawn.draw, drawn.batch)
+        self._to_model()
+        return progress
+
+    def finish(self) -> Run:
+        """Close the ledger, write model and certificate; the model now holds the output θ.
+
+        A run that is finished before its plan is fulfilled keeps what was charged; its certificate says how many
+        releases were made, charged and planned.
+        """
+        return self._run.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands, for one's own checkpoints: model, optimizer, method and ledger position.
+
+        The one tensor in it can be saved by `torch.save` or safetensors; only this run's key can read it back. Keep it
+        to yourself, as all of `private/`. Schedulers and loop counters are the loop's own to save.
+        """
+        packed = pack_checkpoint(self._run.checkpoint(), self._run.prepared.streams)
+        return {_STATE: torch.frombuffer(bytearray(packed), dtype=torch.uint8)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to `state`: what was released since is made again, the same, without a new charge.
+
+        Edge cases: `ResumeError` for a state of another run. A step that would not be the same as before (another
+        learning rate) is refused when it comes.
+        """
+        if set(state) != {_STATE}:
+            raise ResumeError(f"not a state of a private run: {sorted(state)[:5]}")
+        packed = bytes(state[_STATE].numpy())
+        self._run.rewind(unpack_checkpoint(packed, self._run.prepared.streams, "this state"))
+        self.data_loader.pending = None
+        self._to_model()
+
+    def __enter__(self) -> PrivateTraining:
+        """Let go of the run's folder at the end of the block, whatever happens in it."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """An error leaves a run that can be resumed; a block that ends without `finish` does too."""
+        self._run.__exit__(kind, error, at)
+
+    def _to_model(self) -> None:
+        """Let the model hold θ."""
+        prepared = self._run.prepared
+        prepared.objective.layout.write(prepared.objective.module, prepared.walk.theta)
+
+
+def make_private(
+    *,
+    model: nn.Module,
+    losses: PerExampleLoss | ModelLosses,
+    optimizer: torch.optim.Optimizer,
+    epsilon: float,
+    delta: float,
+    data_loader: DataLoader[Any] | None = None,
+    data: Any = None,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    method: str | Method = "srm",
+    max_grad_norm: float = 1.0,
+    max_diff_norm: float = 0.5,
+    out: Path | str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    sampling: Scheme | str = Scheme.POISSON,
+    adjacency: Adjacency | str = Adjacency.REPLACE_ONE,
+    accountant: str = "pld",
+    noise_multiplier: float | None = None,
+    isolation: Isolation | str = Isolation.ALONE,
+    output: str = "last",
+    performance: Performance | None = None,
+    record: str = "one record",
+    budget: str | None = None,
+    seed: int | None = None,
+    **options: Any,
+) -> PrivateTraining:
+    """Make one's own training loop private: the library draws, clips, charges and adds noise; the loop stays.
+
+        private = make_private(model=…, losses=…, optimizer=…, data_loader=…, epsilon=1, delta=1e-5, epochs=5)
+        for epoch in range(5):
+            for batch in private.data_loader:
+                private.step(batch)
+            validate(model)
+        run = private.finish()
+
+    Args:
+        model: the module; it moves after every step. No wrapper, no renamed keys.
+        losses: (model, batch) → one loss per example, which must run the model it is given; or a loss module of torch
+            with reduction="none", for batches (inputs, targets).
+        optimizer: any torch optimizer over the model's trainable parameters, except those that need a closure.
+        epsilon, delta: the promise. The noise is calibrated to it (unless `noise_multiplier` is given).
+        data_loader: a DataLoader; its dataset, collate function, workers and batch size (expected) are kept, its
+            sampling is not.
+        data, batch_size: instead of `data_loader`: arrays or a dataset, as in `train`.
+        epochs: passes of n/batch draws each, and `len(private.data_loader)` batches; or
+        steps: how many draws in all.
+        method: the name of a method, whose own settings may follow as `options`, or a method.
+        max_grad_norm, max_diff_norm: C1, and C2 where the method has one.
+        out: the run folder; without it one under runs/ is named after the time.
+        resume: go on with the interrupted run in `out`.
+        output: which θ `finish` leaves in the model: the last one, or "tail", "ema", "random".
+        seed: research only: reproducible, not private.
+
+    Returns:
+        The `PrivateTraining`.
+
+    Guarantee: everything in the run folder outside `private/`, and every θ the model takes, is (ε, δ)-DP as the
+    certificate says, if what the loop does besides (validation, stopping, schedules) depends on private records only
+    through what was released.
+
+    >>> model = nn.Linear(3, 1)
+    >>> private = make_private(
+    ...     model=model,
+    ...     losses=lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]) ** 2,
+    ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    ...     data=(torch.randn(100, 3), torch.randn(100)), batch_size=20,
+    ...     epsilon=2.0, delta=1e-5, epochs=2, out=getfixture("tmp_path") / "run",
+    ... )
+    >>> for epoch in range(2):
+    ...     for batch in private.data_loader:
+    ...         progress = private.step(batch)
+    >>> private.finish().epsilon <= 2.0
+    True
+    """
+    records = _records(data_loader, data)
+    chosen = _method(method, max_grad_norm, max_diff_norm, options)
+    b, each = _sizes(chosen, len(records), data_loader.batch_size if data_loader is not None else batch_size)
+    need((epochs is None) != (steps is None), "give epochs or steps", epochs=epochs, steps=steps)
+    settings = Settings(
+        privacy=Privacy(
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=Adjacency(adjacency),
+            sampling=Scheme(sampling),
+            accountant=accountant,
+            noise_multiplier=noise_multiplier,
+            isolation=Isolation(isolation),
+        ),
+        method=chosen,
+        training=Training(batch=b, steps=steps if epochs is None else epochs * each, optimizer=OWN, output=output),
+        performance=performance or Performance(),
+        seed=seed,
+        record=record,
+        budget=budget,
+    )
+    stepper = OptimizerStep.own(optimizer, model, Layout.of(model))
+    preparer = partial(prepare, model, _losses(losses), records, stepper=stepper)
+    run = _run(settings, preparer, model, out, resume=resume, overwrite=overwrite, optimizer=optimizer)
+    asked = AskedLog(run.folder.private / "asked.jsonl", run.prepared.streams)
+    loader = PrivateLoader(run, batches=each if steps is None else steps, like=data_loader)
+    return PrivateTraining(run, asked, loader)
+
+
+def _records(data_loader: DataLoader[Any] | None, data: Any) -> RecordSource:
+    """The records of a loader, or of arrays."""
+    need((data_loader is None) != (data is None), "give data_loader, or data and batch_size")
+    return as_records(data) if data_loader is None else records_of(data_loader)
+
+
+def _method(method: str | Method, max_grad_norm: float, max_diff_norm: float, options: dict[str, Any]) -> Method:
+    """The method with its clips and its own settings."""
+    if isinstance(method, Method):
+        need(not options, "a method that is given whole takes no further settings", given=sorted(options))
+        chosen = method
+    else:
+        kind = method_class(method)
+        known = getattr(kind, "__dataclass_fields__", {})
+        clips = {"max_grad_norm": max_grad_norm, "max_diff_norm": max_diff_norm}
+        given = {**{name: value for name, value in clips.items() if name in known}, **options}
+        unknown = sorted(set(given) - set(known))
+        need(not unknown, f"{method} takes {', '.join(known)}", unknown=unknown)
+        chosen = kind(**given)
+    need(not chosen.adaptive, f"{chosen.name} chooses its own step sizes and uses no optimizer", remedy="use train")
+    return chosen
+
+
+def _sizes(method: Method, n: int, batch_size: int | None) -> tuple[int | None, int]:
+    """The batch to ask for (None: the method insists on one), and how many make a pass."""
+    fixed = method.batch_for(n)
+    need(fixed is not None or batch_size is not None, "give batch_size", remedy="the expected number of records a draw")
+    b = fixed if fixed is not None else int(batch_size or 0)
+    need(1 <= b <= n, "batch_size must lie between 1 and the number of records", batch_size=b, n=n)
+    return (None if fixed is not None else b), max(1, round(n / b))
+
+
+def _losses(losses: PerExampleLoss | ModelLosses) -> PerExampleLoss | ModelLosses:
+    """A function is one of (model, batch); a loss module of torch, or a loss of ours, one of (outputs, targets)."""
+    if isinstance(losses, (ModelLosses, nn.Module)) or losses in STANDARD_LOSSES:
+        return losses
+    return ModelLosses(losses)
+
+
+def _run(
+    settings: Settings,
+    preparer: Any,
+    model: nn.Module,
+    out: Path | str | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    optimizer: torch.optim.Optimizer,
+) -> RecordedRun:
+    """A new run in its folder, or the one that is there."""
+    if resume:
+        if out is None:
+            raise ResumeError("to resume, give the run folder as out")
+        run = reopen(Path(out), preparer, parameters=Layout.of(model).size)
+        if run.prepared.settings != settings:
+            run.close()
+            raise ResumeError("the settings must be the same as when the run began: see its config.toml")
+        return run
+    path = Path(out) if out is not None else Path("runs") / f"private-{datetime.now():%Y%m%d-%H%M%S}"
+    values = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (bool, int, float, str))}
+    about = {"optimizer": {"name": type(optimizer).__name__, **values}}
+    return begin(settings, preparer, path, overwrite=overwrite, about=about)
