@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.bench.models import build, losses
+from dpsrm.core.extras import need_extra
 from dpsrm.gradients import FunctionalEngine, Objective, Part, Query
 from dpsrm.gradients.ghost import GhostEngine
 
@@ -79,6 +80,7 @@ def _opacus(
     module: nn.Module, objective: Objective, before_P: Tensor, inputs: Tensor, targets: Tensor
 ) -> Callable[[], Tensor]:
     """Per-example gradients at both points by Opacus' hooks, clipped part by part and summed."""
+    need_extra("opacus", extra="compare")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus import GradSampleModule
@@ -194,6 +196,7 @@ def _resident(field: str) -> int:
 
 def plot_ratios(results: list[dict[str, Any]], path: Path) -> None:
     """Bars of time and memory relative to two plain passes, one group per model."""
+    need_extra("matplotlib", extra="cli")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -17,6 +17,7 @@ from dpsrm.cli.account import spending
 from dpsrm.cli.show import err, out, print_json
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.events import Adjacency, Scheme, Spending
+from dpsrm.core.extras import need_extra
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,7 @@ def _table(rows: Sequence[Row], title: str) -> Table:
 
 def _draw(rows: Sequence[Row], path: Path, title: str) -> None:
     """Effective noise against batch size, one line per sampling and accountant."""
+    need_extra("matplotlib", extra="cli")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -12,6 +12,7 @@ from rich.table import Column, Table
 
 from dpsrm.cli.show import out, print_json, track
 from dpsrm.core.errors import need
+from dpsrm.core.extras import need_extra
 
 if TYPE_CHECKING:
     from dpsrm.experiments.tables import Row
@@ -42,6 +43,8 @@ def reproduce(
 
     Example: dpsrm reproduce a9a --data-dir data --quick
     """
+    for package in ("joblib", "matplotlib", "jinja2"):  # before the work, not after it
+        need_extra(package, extra="experiments")
     from dpsrm.data.public import data_folder
     from dpsrm.experiments.reproduction import Reproduction, Wanted, publish
     from dpsrm.experiments.runner import Lab

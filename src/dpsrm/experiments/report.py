@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from dpsrm.core.extras import need_extra
 from dpsrm.experiments.comparison import compare, leaders
 from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.tables import Row, cells, columns
@@ -31,6 +30,9 @@ class Chapter:
 
 def write_report(chapters: Sequence[Chapter], path: Path) -> None:
     """Write the report; everything in it follows from the rows."""
+    need_extra("jinja2", extra="cli")
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("dpsrm.experiments", "templates"),
         autoescape=True,
