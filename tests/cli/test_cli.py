@@ -270,7 +270,7 @@ def test_the_installed_command_fails_in_one_line_with_exit_code_2(tmp_path):
 
 
 def test_accounting_commands_do_not_load_torch():
-    code = "import sys; import dpsrm.cli.app; sys.exit('torch' in sys.modules)"
+    code = "import sys; import dpsrm.cli.commands; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
