@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpsrm.bench.interleaved import interleaved
 from dpsrm.core.events import Scheme
 from dpsrm.data import Records, load
 from dpsrm.gradients import binary_loss
@@ -51,7 +51,8 @@ def run(
     }
     for variant in variants.values():
         variant()
-    seconds = _times(variants, rounds)
+    torch.set_num_threads(1)
+    seconds = {name: statistics.median(times) for name, times in interleaved(variants, rounds).items()}
     return {
         "data": name,
         "sampling": sampling,
@@ -94,15 +95,3 @@ def _together(records: Records, asked: list[Settings]) -> None:
     """All trials, planning included: what earlier rounds remembered is forgotten."""
     forget_plans()
     run_trials(_model(records), binary_loss, records, asked)
-
-
-def _times(variants: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of processor time; in each round every variant runs once."""
-    torch.set_num_threads(1)
-    seen: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, variant in variants.items():
-            start = time.process_time()
-            variant()
-            seen[name].append(time.process_time() - start)
-    return {name: statistics.median(times) for name, times in seen.items()}
