@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from dpsrm.bench.interleaved import interleaved
-from dpsrm.core.events import Scheme
+from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
 from dpsrm.data import Records, load
 from dpsrm.gradients import binary_loss
 from dpsrm.methods import Srm
@@ -33,7 +33,7 @@ def run(
     features: int = 123,
     trials: int = 30,
     rounds: int = 5,
-    sampling: str = "wor",
+    sampling: Scheme = DEFAULT_SAMPLING,
 ) -> dict[str, Any]:
     """Measure; `data_dir` holds the LIBSVM file `name`.
 
@@ -55,7 +55,7 @@ def run(
     seconds = {name: statistics.median(times) for name, times in interleaved(variants, rounds).items()}
     return {
         "data": name,
-        "sampling": sampling,
+        "sampling": sampling.value,
         "steps": settings("linear", 1, sampling).training.schedule(len(records)).steps,
         "trials": trials,
         "rounds": rounds,
@@ -66,10 +66,10 @@ def run(
     }
 
 
-def settings(engine: str, seed: int, sampling: str) -> Settings:
+def settings(engine: str, seed: int, sampling: Scheme) -> Settings:
     """The paper's DP-SRM on a9a at ε = 0.5: C1 = 1, C2 = γ = 0.01, b = 100, four passes."""
     return Settings(
-        privacy=Privacy(epsilon=0.5, delta=1e-5, sampling=Scheme(sampling)),
+        privacy=Privacy(epsilon=0.5, delta=1e-5, sampling=sampling),
         method=Srm(max_grad_norm=1.0, max_diff_norm=0.01, gamma=0.01),
         training=Training(batch=100, epochs=4, learning_rate=0.5, regulariser=1e-3),
         performance=Performance(engine=engine, threads=1),

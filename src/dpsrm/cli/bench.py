@@ -9,6 +9,7 @@ import typer
 
 from dpsrm.cli.show import err, out, print_json
 from dpsrm.core.errors import need
+from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
 
 bench = typer.Typer(help="Measure speed as ratios, everything interleaved in one run.", no_args_is_help=True)
 
@@ -45,7 +46,7 @@ def linear(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
     trials: Annotated[int, typer.Option(help="Trials run together.")] = 30,
     rounds: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 5,
-    sampling: Annotated[str, typer.Option(help="wor or poisson.")] = "wor",
+    sampling: Annotated[Scheme, typer.Option(help="How batches are drawn.")] = DEFAULT_SAMPLING,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """One DP-SRM run by the general and the linear engine, and many trials together.
