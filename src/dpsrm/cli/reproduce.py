@@ -15,7 +15,7 @@ from dpsrm.core.errors import need
 from dpsrm.core.extras import need_extra
 
 if TYPE_CHECKING:
-    from dpsrm.experiments.tables import Row
+    from dpsrm.experiments.tables import TableRow
 
 _Kind = TypeVar("_Kind", str, float)
 
@@ -77,7 +77,7 @@ def _known(asked: Sequence[_Kind] | None, known: Sequence[_Kind], name: str) -> 
     return tuple(asked or ())
 
 
-def _table(problem: str, found: Sequence[Row]) -> Table:
+def _table(problem: str, found: Sequence[TableRow]) -> Table:
     """The rows in the columns that fit into a terminal."""
     from dpsrm.experiments.tables import cells, columns
 

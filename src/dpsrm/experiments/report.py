@@ -10,7 +10,7 @@ from pathlib import Path
 from dpsrm.core.extras import need_extra
 from dpsrm.experiments.comparison import compare, leaders
 from dpsrm.experiments.problems import ABOUT
-from dpsrm.experiments.tables import Row, cells, columns
+from dpsrm.experiments.tables import TableRow, cells, columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Chapter:
     """One model of one problem: its rows, and the figure of each ε as an SVG file."""
 
     problem: str
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     figures: Mapping[float, Path]
     model: str = ""
 
@@ -57,7 +57,7 @@ def write_report(chapters: Sequence[Chapter], path: Path) -> None:
     path.write_text(template.render(chapters=told), encoding="utf-8")
 
 
-def _interval(row: Row | None) -> str:
+def _interval(row: TableRow | None) -> str:
     """What decides and its 95 % confidence, or nothing."""
     return "" if row is None else row.interval
 
