@@ -37,7 +37,7 @@ class Scheme(str, Enum):
 
 
 DEFAULT_SAMPLING = Scheme.POISSON
-"""How every command and setting draws unless told otherwise: it needs the least noise."""
+"""How commands draw unless told otherwise, as `Privacy` does (a test compares them): it needs the least noise."""
 
 
 @dataclass(frozen=True, kw_only=True)

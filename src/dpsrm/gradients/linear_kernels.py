@@ -96,11 +96,11 @@ def lengths(starts: Array, columns: Array, values: Array, features: int, bias: f
         return False, lengths_n
     for i in range(len(lengths_n)):
         lengths_n[i] = _length(values[starts[i] : starts[i + 1]], bias)
-        last = np.int64(-1)
+        last = -1
         for s in range(starts[i], starts[i + 1] if len(columns) > 0 else starts[i]):
             valid = valid and last < np.int64(columns[s]) < features
             last = np.int64(columns[s])
-    return bool(valid), lengths_n
+    return valid, lengths_n
 
 
 @_sums

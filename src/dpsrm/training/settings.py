@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need
-from dpsrm.core.events import DEFAULT_SAMPLING, Adjacency, Scheme
+from dpsrm.core.events import Adjacency, Scheme
 from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import AUTO, ENGINES, Layout
 from dpsrm.methods import DECAYS, OUTPUTS, ConstantStep, CorrectedAdam, OptimizerStep, Schedule, Stepper
@@ -54,7 +54,7 @@ class Privacy:
     epsilon: float
     delta: float
     adjacency: Adjacency = Adjacency.REPLACE_ONE
-    sampling: Scheme = DEFAULT_SAMPLING
+    sampling: Scheme = Scheme.POISSON
     accountant: str = "pld"
     noise_multiplier: float | None = None
     isolation: Isolation = Isolation.ALONE
