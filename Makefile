@@ -1,4 +1,4 @@
-# Every target sets itself up: a machine with Python 3.10+ and make is enough.
+# Every target sets itself up: a machine with Python 3.11+ and make is enough.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -37,7 +37,7 @@ clean:
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) --editable .
+	$(PIP) --editable '.[cli,demo,experiments]'
 	touch $@
 
 .venv/installed-dev: .venv/installed

@@ -61,6 +61,10 @@ NOISE = {
 """The functions that make noise or round it away, and where they are."""
 
 
+TIMES_NOISE = "bench/randomness.py"
+"""The benchmark that measures what noise costs: it has zeros and a stream of its own, and no records."""
+
+
 def words(tree):
     """Every name a file reads, as a variable, an attribute or an import."""
     for node in ast.walk(tree):
@@ -77,9 +81,9 @@ def test_nothing_hands_out_noise(path):
     """Only the airlock knows the functions that make noise, only the loop gives it the secret stream."""
     tree, file = ast.parse(path.read_text()), name(path)
     known = [(word, line) for word, line in words(tree) if word in NOISE and NOISE[word] != file]
-    assert not known or file == "mechanisms/airlock.py", known
+    assert not known or file in ("mechanisms/airlock.py", TIMES_NOISE), known
     streams = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "noise"]
-    loops = file in ("training/step.py", "core/randomness.py") or file.startswith("accounting/")
+    loops = file in ("training/step.py", "core/randomness.py", TIMES_NOISE) or file.startswith("accounting/")
     assert not streams or loops, streams
 
 

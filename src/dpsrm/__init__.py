@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         InputError,
         IsolationError,
         LedgerError,
+        MissingExtra,
         ResumeError,
     )
     from dpsrm.core.isolation import Isolation
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from dpsrm.methods import Srm
     from dpsrm.runs import verify
     from dpsrm.training import Performance, Privacy, Run, Settings, Theory, Training, resume, train
+
+    __version__: str
 
 _HOME = {
     "dpsrm.core.errors": (
@@ -34,6 +37,7 @@ _HOME = {
         "InputError",
         "IsolationError",
         "LedgerError",
+        "MissingExtra",
         "ResumeError",
     ),
     "dpsrm.core.isolation": ("Isolation",),
@@ -53,6 +57,7 @@ __all__ = [
     "Isolation",
     "IsolationError",
     "LedgerError",
+    "MissingExtra",
     "Performance",
     "Privacy",
     "Records",
@@ -71,7 +76,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the package that defines it."""
+    """Load a public name from the package that defines it; the version is what was installed."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("dpsrm")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'dpsrm' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    """All public names, also those not loaded yet."""
+    return sorted([*__all__, "__version__"])

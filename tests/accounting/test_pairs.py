@@ -45,7 +45,7 @@ def opposed(gamma: float, rate: float, noise: float, g: float = 0.5, other: floa
 @pytest.mark.parametrize("rate", [*RATES, 1.0])
 @pytest.mark.parametrize("noise", NOISES)
 def test_wor_dominates_its_profile_and_hardly_exceeds_it(rate, noise) -> None:
-    dx = 0.02 * math.sqrt(pld_pairs.variance(pld_pairs.Mixture(rate=rate, noise=noise)))
+    dx = 0.02 * math.sqrt(pld_pairs.variance(pld_pairs.Shifted(rate=rate, noise=noise)))
     pld = pld_pairs.wor(rate, noise, dx)
     assert pld.mass.sum() + pld.infinite == pytest.approx(1, abs=1e-13)
     scale = 2 * h(1.0, rate, noise)
@@ -92,7 +92,7 @@ def test_no_placement_of_two_records_beats_the_opposed_pair(rate, noise, g, othe
 @pytest.mark.parametrize("noise", NOISES)
 def test_add_and_remove_are_exchanged_sides_of_one_pair(rate, noise) -> None:
     """H_γ(base‖mix) = 1 − γ + γ·H_{1/γ}(mix‖base), and mix‖base is h at γ ≥ 1."""
-    dx = 0.02 * math.sqrt(pld_pairs.variance(pld_pairs.Mixture(rate=rate, noise=noise)))
+    dx = 0.02 * math.sqrt(pld_pairs.variance(pld_pairs.Shifted(rate=rate, noise=noise)))
     remove, add = pld_pairs.poisson_remove(rate, noise, dx), pld_pairs.poisson_add(rate, noise, dx)
     for pld in (remove, add):
         assert pld.mass.sum() + pld.infinite == pytest.approx(1, abs=1e-12)

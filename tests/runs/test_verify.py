@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import make_problem
-from dpsrm.cli.app import app
+from dpsrm.cli.commands import app
 from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Charge, GaussianRelease, Spending

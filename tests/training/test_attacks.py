@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from dpsrm.cli.app import app
+from dpsrm.cli.commands import app
 from dpsrm.core.errors import DpsrmError, IsolationError
 from dpsrm.core.events import Adjacency
 from dpsrm.core.isolation import Isolation

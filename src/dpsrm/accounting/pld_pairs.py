@@ -20,7 +20,7 @@ _MAX_LOSS = 500.0  # larger losses count as infinite, so that e^ℓ stays a numb
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture:
+class Shifted:
     """(1−q)N(0,s²) + q·N(1,s²) against N(0,s²): loss L(x) = ln(1 − q + q·e^{(x−½)/s²})."""
 
     rate: float
@@ -63,11 +63,11 @@ class Opposed:
 def wor(rate: float, noise: float, dx: float) -> Pld:
     """One release on a batch drawn without replacement, under replace-one; at q = 1 the Gaussian mechanism.
 
-    Right half: the losses of `Mixture` at x > ½; atom (1−q)(1 − 2Φ(−1/2s)) at 0; left half by the mirror law.
+    Right half: the losses of `Shifted` at x > ½; atom (1−q)(1 − 2Φ(−1/2s)) at 0; left half by the mirror law.
 
     *Guarantee*: at least the profile h(γ) = q·G_s(1 + (γ−1)/q), γ ≥ 1, that dominates the release and its mirror.
     """
-    pair = Mixture(rate=rate, noise=noise)
+    pair = Shifted(rate=rate, noise=noise)
     right = _mixture(pair, _right(pair.loss(1 + _REACH * noise), dx), dx)
     atom = (1 - rate) * (1 - 2 * float(ndtr(-0.5 / noise)))
     return mirrored(right, atom=atom)
@@ -87,14 +87,14 @@ def poisson_replace(rate: float, noise: float, dx: float) -> Pld:
 
 
 def poisson_remove(rate: float, noise: float, dx: float) -> Pld:
-    """One release on a Poisson batch, the record present against absent: `Mixture`."""
-    pair = Mixture(rate=rate, noise=noise)
+    """One release on a Poisson batch, the record present against absent: `Shifted`."""
+    pair = Shifted(rate=rate, noise=noise)
     return _mixture(pair, _both(pair, dx), dx)
 
 
 def poisson_add(rate: float, noise: float, dx: float) -> Pld:
-    """One release on a Poisson batch, the record absent against present: `Mixture` with its sides exchanged."""
-    pair = Mixture(rate=rate, noise=noise)
+    """One release on a Poisson batch, the record absent against present: `Shifted` with its sides exchanged."""
+    pair = Shifted(rate=rate, noise=noise)
     index = _both(pair, dx)
     losses = dx * index.astype(np.float64)
     x = pair.at(losses)
@@ -106,9 +106,9 @@ def poisson_add(rate: float, noise: float, dx: float) -> Pld:
     return connect(index=-index[::-1], dx=dx, mass=base[::-1], gap=gap[::-1], tail=(rest, rest_gap), below=below)
 
 
-def variance(pair: Mixture | Opposed) -> float:
+def variance(pair: Shifted | Opposed) -> float:
     """Variance of the symmetric loss of a release (for the grid's step, so a rough quadrature is enough)."""
-    start, means = (0.5, (0.0, 1.0)) if isinstance(pair, Mixture) else (0.0, (-0.5, 0.5))
+    start, means = (0.5, (0.0, 1.0)) if isinstance(pair, Shifted) else (0.0, (-0.5, 0.5))
     x = np.linspace(start, means[1] + _REACH * pair.noise, 1001)
     loss = np.array([pair.loss(each) for each in x])
     low, high = (
@@ -116,7 +116,7 @@ def variance(pair: Mixture | Opposed) -> float:
     )
     still = np.exp(-((x / pair.noise) ** 2) / 2) / (pair.noise * math.sqrt(2 * math.pi))
     upper = (1 - pair.rate) * still + pair.rate * high
-    lower = still if isinstance(pair, Mixture) else (1 - pair.rate) * still + pair.rate * low
+    lower = still if isinstance(pair, Shifted) else (1 - pair.rate) * still + pair.rate * low
     step = float(x[1] - x[0])
     square = step * float(np.sum(loss**2 * (upper + lower)))
     return max(square - (step * float(np.sum(loss * (upper - lower)))) ** 2, square * 1e-3)
@@ -136,14 +136,14 @@ def _right(loss: float, dx: float) -> Index:
     return knots(math.ceil(loss / dx))
 
 
-def _both(pair: Mixture, dx: float) -> Index:
+def _both(pair: Shifted, dx: float) -> Index:
     """Knots that span the losses of all x within reach."""
     low, high = pair.loss(-_REACH * pair.noise), pair.loss(1 + _REACH * pair.noise)
     return np.concatenate([-_right(-low, dx)[:0:-1], _right(high, dx)])
 
 
-def _mixture(pair: Mixture, index: Index, dx: float) -> Pld:
-    """`Mixture` on the knots `index`; what lies below the first is rounded up to it, unless that is 0: left out."""
+def _mixture(pair: Shifted, index: Index, dx: float) -> Pld:
+    """`Shifted` on the knots `index`; what lies below the first is rounded up to it, unless that is 0: left out."""
     rate, noise = pair.rate, pair.noise
     losses = dx * index.astype(np.float64)
     x = pair.at(losses)

@@ -65,7 +65,7 @@ def _(event: GaussianRelease, adjacency: Adjacency) -> float:
     if rate == 1:
         return 1 / noise**2
     opposed = event.sampling.scheme is Scheme.POISSON and adjacency is Adjacency.REPLACE_ONE
-    kind = pld_pairs.Opposed if opposed else pld_pairs.Mixture
+    kind = pld_pairs.Opposed if opposed else pld_pairs.Shifted
     return pld_pairs.variance(kind(rate=rate, noise=noise))
 
 

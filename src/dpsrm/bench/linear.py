@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpsrm.core.events import Scheme
+from dpsrm.bench.interleaved import interleaved
+from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
 from dpsrm.data import Records, load
 from dpsrm.gradients import binary_loss
 from dpsrm.methods import Srm
@@ -33,7 +33,7 @@ def run(
     features: int = 123,
     trials: int = 30,
     rounds: int = 5,
-    sampling: str = "wor",
+    sampling: Scheme = DEFAULT_SAMPLING,
 ) -> dict[str, Any]:
     """Measure; `data_dir` holds the LIBSVM file `name`.
 
@@ -51,10 +51,11 @@ def run(
     }
     for variant in variants.values():
         variant()
-    seconds = _times(variants, rounds)
+    torch.set_num_threads(1)
+    seconds = {name: statistics.median(times) for name, times in interleaved(variants, rounds).items()}
     return {
         "data": name,
-        "sampling": sampling,
+        "sampling": sampling.value,
         "steps": settings("linear", 1, sampling).training.schedule(len(records)).steps,
         "trials": trials,
         "rounds": rounds,
@@ -65,10 +66,10 @@ def run(
     }
 
 
-def settings(engine: str, seed: int, sampling: str) -> Settings:
+def settings(engine: str, seed: int, sampling: Scheme) -> Settings:
     """The paper's DP-SRM on a9a at ε = 0.5: C1 = 1, C2 = γ = 0.01, b = 100, four passes."""
     return Settings(
-        privacy=Privacy(epsilon=0.5, delta=1e-5, sampling=Scheme(sampling)),
+        privacy=Privacy(epsilon=0.5, delta=1e-5, sampling=sampling),
         method=Srm(max_grad_norm=1.0, max_diff_norm=0.01, gamma=0.01),
         training=Training(batch=100, epochs=4, learning_rate=0.5, regulariser=1e-3),
         performance=Performance(engine=engine, threads=1),
@@ -94,15 +95,3 @@ def _together(records: Records, asked: list[Settings]) -> None:
     """All trials, planning included: what earlier rounds remembered is forgotten."""
     forget_plans()
     run_trials(_model(records), binary_loss, records, asked)
-
-
-def _times(variants: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of processor time; in each round every variant runs once."""
-    torch.set_num_threads(1)
-    seen: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
-        for name, variant in variants.items():
-            start = time.process_time()
-            variant()
-            seen[name].append(time.process_time() - start)
-    return {name: statistics.median(times) for name, times in seen.items()}

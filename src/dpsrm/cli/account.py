@@ -10,7 +10,7 @@ import typer
 from dpsrm.accounting import ACCOUNTANTS, accountant, attack_epsilon, calibrate_noise
 from dpsrm.cli.show import out, print_json
 from dpsrm.core.errors import need
-from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
+from dpsrm.core.events import DEFAULT_SAMPLING, Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 
 N = Annotated[int, typer.Option("--n", help="Number of records.")]
 Batch = Annotated[int | None, typer.Option(help="Records per release (Poisson: expected); full: leave out.")]
@@ -31,7 +31,7 @@ def account(
     delta: Delta,
     batch: Batch = None,
     by: By = DEFAULT_ACCOUNTANT,
-    sampling: How = Scheme.WOR,
+    sampling: How = DEFAULT_SAMPLING,
     adjacency: Relation = Adjacency.REPLACE_ONE,
     as_json: Json = False,
 ) -> None:
@@ -60,7 +60,7 @@ def calibrate(
     delta: Delta,
     batch: Batch = None,
     by: By = DEFAULT_ACCOUNTANT,
-    sampling: How = Scheme.WOR,
+    sampling: How = DEFAULT_SAMPLING,
     adjacency: Relation = Adjacency.REPLACE_ONE,
     as_json: Json = False,
 ) -> None:

@@ -1,42 +1,30 @@
-"""The command line: thin commands over the library, and one place where errors become exit codes.
-
-Commands import torch (two seconds) inside their functions, so that `dpsrm account` and `--help` answer at once.
-"""
+"""Where the `dpsrm` command starts, and the one place where errors become exit codes."""
 
 from __future__ import annotations
 
 import sys
 
-import typer
-
-from dpsrm.cli.account import account, calibrate
-from dpsrm.cli.bench import bench
-from dpsrm.cli.budget import budget
-from dpsrm.cli.demo import demo
-from dpsrm.cli.methods import methods
-from dpsrm.cli.plan import plan
-from dpsrm.cli.pretrain import pretrain
-from dpsrm.cli.reproduce import reproduce
-from dpsrm.cli.train import train
-from dpsrm.cli.verify import verify
 from dpsrm.core.errors import DpsrmError
-
-app = typer.Typer(
-    help="Train models with differential privacy.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for command in (demo, train, methods, plan, account, calibrate, verify, pretrain, reproduce):
-    app.command()(command)
-app.add_typer(budget, name="budget")
-app.add_typer(bench, name="bench")
+from dpsrm.core.extras import need_extra
 
 
 def main() -> None:
     """Run the command line; the project's own errors are one line on stderr and exit code 2."""
     try:
+        for package in ("typer", "rich"):
+            need_extra(package, extra="cli")
+        from dpsrm.cli.commands import app
+
         app()
     except DpsrmError as error:
-        typer.echo(f"dpsrm: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        _fail("this command needs PyTorch (verify, account, calibrate and budget do not): pip install torch")
+
+
+def _fail(message: str) -> None:
+    """One line on stderr and exit code 2."""
+    sys.stderr.write(f"dpsrm: {message}\n")
+    sys.exit(2)

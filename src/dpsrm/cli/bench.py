@@ -9,6 +9,7 @@ import typer
 
 from dpsrm.cli.show import err, out, print_json
 from dpsrm.core.errors import need
+from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
 
 bench = typer.Typer(help="Measure speed as ratios, everything interleaved in one run.", no_args_is_help=True)
 
@@ -22,7 +23,7 @@ def gradients(
     plot: Annotated[Path | None, typer.Option(help="Draw the ratios into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Two-point clipped sums: ours, torch.func, Opacus (pip install opacus) and two plain passes.
+    """Two-point clipped sums: ours, torch.func, Opacus (pip install 'dpsrm[compare]') and two plain passes.
 
     Example: dpsrm bench gradients --model cnn4 --batch 512 --json
     """
@@ -45,7 +46,7 @@ def linear(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
     trials: Annotated[int, typer.Option(help="Trials run together.")] = 30,
     rounds: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 5,
-    sampling: Annotated[str, typer.Option(help="wor or poisson.")] = "wor",
+    sampling: Annotated[Scheme, typer.Option(help="How batches are drawn.")] = DEFAULT_SAMPLING,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """One DP-SRM run by the general and the linear engine, and many trials together.
@@ -61,6 +62,46 @@ def linear(
         found = run(
             train_file.parent, name=data, features=FEATURES[data], trials=trials, rounds=rounds, sampling=sampling
         )
+    _show(found, as_json=as_json)
+
+
+@bench.command()
+def randomness(
+    model: Annotated[str, typer.Option(help="cnn4, cnn5, mlp or transformer.")] = "cnn4",
+    batch: Annotated[int, typer.Option(help="Examples per step.")] = 512,
+    repeats: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 31,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """What secure randomness costs: a step's batch and noise by ChaCha20, and by torch's generator.
+
+    Example: dpsrm bench randomness --model cnn4 --batch 512 --json
+    """
+    from dpsrm.bench.models import MODELS
+    from dpsrm.bench.randomness import run
+
+    need(model in MODELS, f"the model must be one of {', '.join(MODELS)}", model=model)
+    need(repeats >= 1, "repeats must be 1 or more", repeats=repeats)
+    with err.status("measuring"):
+        found = run(model, batch, repeats)
+    _show(found, as_json=as_json)
+
+
+@bench.command()
+def sampling(
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs per row.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Poisson sampling against sampling without replacement: noise and test log-loss on the demo's data and a9a.
+
+    Example: dpsrm bench sampling --data-dir data --json
+    """
+    from dpsrm.bench.sampling import run
+    from dpsrm.data.public import data_folder, public_files
+
+    need(seeds >= 1, "seeds must be 1 or more", seeds=seeds)
+    with err.status("measuring"):
+        found = run(*public_files("a9a", data_folder(data_dir)), seeds=seeds)
     _show(found, as_json=as_json)
 
 

@@ -19,7 +19,7 @@ def demo(
 
     Example: dpsrm demo --out runs/demo
     """
-    from dpsrm.cli.job import Job, default_out, run_job
+    from dpsrm.cli.job import TrainingJob, default_out, run_job
     from dpsrm.data import load_rand_health
     from dpsrm.methods import Srm
     from dpsrm.training import Model, Privacy, Settings, Training
@@ -33,7 +33,7 @@ def demo(
     )
     if not as_json:
         err.print(text, highlight=False)
-    job = Job(
+    job = TrainingJob(
         records=records,
         test=test,
         model=Model(kind="logistic"),

@@ -19,7 +19,7 @@ from dpsrm.training import Model, Run, Settings, classification_metrics, loss_fo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TrainingJob:
     """What to train on, and where the results go."""
 
     records: Loaded
@@ -57,7 +57,7 @@ class Outcome:
         }
 
 
-def run_job(job: Job, *, resuming: bool = False) -> Outcome:
+def run_job(job: TrainingJob, *, resuming: bool = False) -> Outcome:
     """Train (or go on training), evaluate on the test records, write `private/metrics.json`."""
     title = "private" if job.settings.privacy else "not private"
     try:
@@ -82,20 +82,20 @@ def default_out(name: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _module(job: Job) -> nn.Module:
+def _module(job: TrainingJob) -> nn.Module:
     """The model the job names, with its first values."""
     stream = Streams.choose(job.settings.seed).initialisation
     return job.model.build(features=job.records.n_features, classes=len(job.records.classes), stream=stream)
 
 
-def _resume(job: Job, title: str) -> Run:
+def _resume(job: TrainingJob, title: str) -> Run:
     """The rest of an interrupted training, with a progress bar."""
     epsilon = None if job.settings.privacy is None else job.settings.privacy.epsilon
     with progress_bar(title, epsilon=epsilon) as bar:
         return resume(job.out, _module(job), loss_for(len(job.records.classes)), job.records.records, callbacks=[bar])
 
 
-def _train(job: Job, settings: Settings, out: Path, title: str) -> Run:
+def _train(job: TrainingJob, settings: Settings, out: Path, title: str) -> Run:
     """One training with a progress bar."""
     epsilon = None if settings.privacy is None else settings.privacy.epsilon
     with progress_bar(title, epsilon=epsilon) as bar:

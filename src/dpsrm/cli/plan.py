@@ -17,10 +17,11 @@ from dpsrm.cli.account import spending
 from dpsrm.cli.show import err, out, print_json
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.events import Adjacency, Scheme, Spending
+from dpsrm.core.extras import need_extra
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Candidate:
     """One way to spend the budget."""
 
     n: int
@@ -66,7 +67,7 @@ def plan(
     """
     need(0 < epochs < math.inf, "epochs must be positive", epochs=epochs)
     choices = [
-        Choice(
+        Candidate(
             n=n, batch=b, steps=max(1, round(epochs * n / b)), sampling=s, accountant=name.strip(), adjacency=adjacency
         )
         for b in _sizes(n, batches)
@@ -112,7 +113,7 @@ def _schemes(adjacency: Adjacency) -> tuple[Scheme, ...]:
     raise AssertionError(adjacency)
 
 
-def _row(choice: Choice, epsilon: float, delta: float) -> Row:
+def _row(choice: Candidate, epsilon: float, delta: float) -> Row:
     """Calibrate one choice."""
     row = Row(
         batch=choice.batch, steps=choice.steps, sampling=choice.sampling.value, accountant=choice.accountant, why=""
@@ -128,7 +129,7 @@ def _row(choice: Choice, epsilon: float, delta: float) -> Row:
     return Row(**{**asdict(row), "noise_multiplier": noise, "effective_noise": effective})
 
 
-def _selection(choice: Choice, row: Row, delta: float, *, tries: int) -> dict[str, float]:
+def _selection(choice: Candidate, row: Row, delta: float, *, tries: int) -> dict[str, float]:
     """ε of choosing the best of about `tries` runs of `choice` (Papernot & Steinke, K logarithmic)."""
     gamma = runs_to_gamma(tries, eta=0.0)
     cost = select_epsilon(choice.spend(row.noise_multiplier), delta, eta=0.0, gamma=gamma)
@@ -148,6 +149,7 @@ def _table(rows: Sequence[Row], title: str) -> Table:
 
 def _draw(rows: Sequence[Row], path: Path, title: str) -> None:
     """Effective noise against batch size, one line per sampling and accountant."""
+    need_extra("matplotlib", extra="cli")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -12,9 +12,10 @@ from rich.table import Column, Table
 
 from dpsrm.cli.show import out, print_json, track
 from dpsrm.core.errors import need
+from dpsrm.core.extras import need_extra
 
 if TYPE_CHECKING:
-    from dpsrm.experiments.tables import Row
+    from dpsrm.experiments.tables import TableRow
 
 _Kind = TypeVar("_Kind", str, float)
 
@@ -42,6 +43,8 @@ def reproduce(
 
     Example: dpsrm reproduce a9a --data-dir data --quick
     """
+    for package in ("joblib", "matplotlib", "jinja2"):  # before the work, not after it
+        need_extra(package, extra="experiments")
     from dpsrm.data.public import data_folder
     from dpsrm.experiments.reproduction import Reproduction, Wanted, publish
     from dpsrm.experiments.runner import Lab
@@ -74,7 +77,7 @@ def _known(asked: Sequence[_Kind] | None, known: Sequence[_Kind], name: str) -> 
     return tuple(asked or ())
 
 
-def _table(problem: str, found: Sequence[Row]) -> Table:
+def _table(problem: str, found: Sequence[TableRow]) -> Table:
     """The rows in the columns that fit into a terminal."""
     from dpsrm.experiments.tables import cells, columns
 

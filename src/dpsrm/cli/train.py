@@ -11,7 +11,7 @@ from dpsrm.cli.show import metrics_table, out, print_json, show_head
 from dpsrm.core.errors import need
 
 if TYPE_CHECKING:
-    from dpsrm.cli.job import Job, Outcome
+    from dpsrm.cli.job import Outcome, TrainingJob
     from dpsrm.training import Config
 
 
@@ -101,9 +101,9 @@ def _set(sections: dict[str, Any], text: str) -> None:
         sections[section] = parse_value(value)
 
 
-def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool) -> Job:
+def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool) -> TrainingJob:
     """Load the data that the config names; nothing is written yet."""
-    from dpsrm.cli.job import Job, default_out
+    from dpsrm.cli.job import TrainingJob, default_out
     from dpsrm.data import load, load_like
     from dpsrm.training.config import plain
 
@@ -116,7 +116,7 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool) 
         features=place.features,
         normalise=place.normalise,
     )
-    return Job(
+    return TrainingJob(
         records=records,
         test=None if place.test is None else load_like(place.test, records),
         model=config.model,

@@ -35,6 +35,10 @@ class ResumeError(DpsrmError):
     """A run cannot be resumed: it is finished, its keys are gone, or something is not what it was."""
 
 
+class MissingExtra(DpsrmError, ImportError):
+    """A package is not installed that only some abilities need; the message has the command that installs it."""
+
+
 def need(condition: bool, rule: str, /, *, remedy: str = "", **got: object) -> None:
     """Raise `InputError` unless `condition`: what must hold; got name=value; the remedy.
 

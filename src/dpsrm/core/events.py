@@ -36,6 +36,10 @@ class Scheme(str, Enum):
     __hash__ = str.__hash__  # as in `Adjacency`
 
 
+DEFAULT_SAMPLING = Scheme.POISSON
+"""How commands draw unless told otherwise, as `Privacy` does (a test compares them): it needs the least noise."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """A batch of `batch` (for Poisson: expected) records out of `population`, drawn by `scheme`.

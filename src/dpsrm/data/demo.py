@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from dpsrm.core.extras import need_extra
 from dpsrm.data.cells import Table
 from dpsrm.data.load import Loaded
 from dpsrm.data.records import Records
@@ -49,7 +50,8 @@ def load_rand_health() -> tuple[Loaded, Loaded, str]:
     >>> len(train.records), len(test.records), train.n_features
     (16152, 4038, 18)
     """
-    from statsmodels.datasets import randhie  # heavy, and for the demo only
+    need_extra("statsmodels", extra="demo")
+    from statsmodels.datasets import randhie
 
     frame = randhie.load_pandas().data
     names = tuple(column.name for column in SCHEMA.columns)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,6 @@ from typing import Any
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.cells import cell_text
 from dpsrm.data.labels import need_classes
-
-_toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def read_schema(path: Path | str) -> Schema:
     Edge cases: a file that cannot be read, is not TOML, or says what no schema says raises `InputError`.
     """
     try:
-        document = _toml.loads(Path(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"the schema must be a readable file; got {str(path)!r}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -8,12 +8,14 @@ import re
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING
 
 from dpsrm.core.errors import InputError, need
+from dpsrm.core.extras import need_extra
 from dpsrm.data.cells import Cell, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def read_csv(raw: bytes) -> Table:
@@ -47,6 +49,10 @@ def read_parquet(path: Path | str) -> Table:
 
     Edge cases: a file that is not Parquet, duplicate columns, nested or binary columns raise `InputError`.
     """
+    need_extra("pyarrow", extra="cli")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         # ParquetFile, not read_table: the latter adds columns guessed from folder names
         table = pq.ParquetFile(path).read()
@@ -114,19 +120,21 @@ def _need_width(row: list[str], header: tuple[str, ...], line: int) -> list[str]
 
 def _cells(name: str, column: pa.ChunkedArray) -> tuple[Cell, ...]:
     """One Parquet column as cells."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     readable = (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
         or str(kind) == "string_view"
-        or pa.types.is_date(kind)
-        or pa.types.is_time(kind)
-        or pa.types.is_timestamp(kind)
-        or pa.types.is_null(kind)
+        or types.is_date(kind)
+        or types.is_time(kind)
+        or types.is_timestamp(kind)
+        or types.is_null(kind)
     )
     need(
         readable,

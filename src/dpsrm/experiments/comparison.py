@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpsrm.experiments.paper import FAMILY, PAPER, PaperRow
-from dpsrm.experiments.tables import Row
+from dpsrm.experiments.tables import TableRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class Comparison:
     method: str
     epsilon: float | None
     paper: PaperRow
-    papers_noise: Row | None
-    wor: Row | None
-    poisson: Row | None
+    papers_noise: TableRow | None
+    wor: TableRow | None
+    poisson: TableRow | None
 
     @property
     def verdict(self) -> str:
@@ -37,7 +37,7 @@ class Comparison:
         return f"{abs(difference):.4f} {'better' if difference < 0 else 'worse'}"
 
 
-def compare(rows: Sequence[Row], problem: str) -> list[Comparison]:
+def compare(rows: Sequence[TableRow], problem: str) -> list[Comparison]:
     """Every row of the paper's table that we have for one model; its own method as it was run and as we run it best."""
     found = []
     for (method, epsilon), paper in PAPER[problem].items():
@@ -56,7 +56,7 @@ def compare(rows: Sequence[Row], problem: str) -> list[Comparison]:
     return found
 
 
-def leaders(rows: Sequence[Row]) -> list[str]:
+def leaders(rows: Sequence[TableRow]) -> list[str]:
     """For every ε and sampling, a sentence on who is best and how far the DP-SRM family is from it."""
     sentences = []
     for epsilon in sorted({row.epsilon for row in rows if row.epsilon is not None}):
@@ -74,7 +74,7 @@ def leaders(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def _best(rows: Sequence[Row], epsilon: float | None, sampling: str, *, family: bool = False) -> Row | None:
+def _best(rows: Sequence[TableRow], epsilon: float | None, sampling: str, *, family: bool = False) -> TableRow | None:
     """The row with the lowest criterion; full-batch methods compete under either sampling."""
     full = ("DP-GD", "DP-AGD")
     fitting = [
@@ -88,7 +88,7 @@ def _best(rows: Sequence[Row], epsilon: float | None, sampling: str, *, family: 
     return min(fitting, key=lambda row: row.value, default=None)
 
 
-def _find(rows: Sequence[Row], method: str, epsilon: float | None, sampling: str) -> Row | None:
+def _find(rows: Sequence[TableRow], method: str, epsilon: float | None, sampling: str) -> TableRow | None:
     """The row of a method, if it was run."""
     matching = (r for r in rows if (r.method, r.epsilon, r.sampling) == (method, epsilon, sampling))
     return next(matching, None)

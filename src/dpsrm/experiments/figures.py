@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from scipy import stats
 
+from dpsrm.core.extras import need_extra
 from dpsrm.experiments.paper import FAMILY
 from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.recipes import Recipe
@@ -59,6 +58,10 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
 
     Edge cases: without any curve at `epsilon` nothing is written, and no path returned.
     """
+    need_extra("matplotlib", extra="cli")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     tried = [(recipe, lab.read(problem, recipe)) for recipe in recipes if recipe.epsilon == epsilon]
     found = [(recipe, trials) for recipe, trials in tried if any(trial.get("curve") for trial in trials)]
     if not found:

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from dpsrm.core.extras import need_extra
 from dpsrm.experiments.comparison import compare, leaders
 from dpsrm.experiments.problems import ABOUT
-from dpsrm.experiments.tables import Row, cells, columns
+from dpsrm.experiments.tables import TableRow, cells, columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +18,7 @@ class Chapter:
     """One model of one problem: its rows, and the figure of each ε as an SVG file."""
 
     problem: str
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     figures: Mapping[float, Path]
     model: str = ""
 
@@ -31,6 +30,9 @@ class Chapter:
 
 def write_report(chapters: Sequence[Chapter], path: Path) -> None:
     """Write the report; everything in it follows from the rows."""
+    need_extra("jinja2", extra="cli")
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("dpsrm.experiments", "templates"),
         autoescape=True,
@@ -55,7 +57,7 @@ def write_report(chapters: Sequence[Chapter], path: Path) -> None:
     path.write_text(template.render(chapters=told), encoding="utf-8")
 
 
-def _interval(row: Row | None) -> str:
+def _interval(row: TableRow | None) -> str:
     """What decides and its 95 % confidence, or nothing."""
     return "" if row is None else row.interval
 

@@ -14,7 +14,7 @@ from dpsrm.experiments.recipes import Recipe, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import Lab, missing, run_jobs
 from dpsrm.experiments.spaces import SPACES, Space
-from dpsrm.experiments.tables import Row, markdown, rows
+from dpsrm.experiments.tables import TableRow, markdown, rows
 from dpsrm.experiments.tracking import Track, silent
 from dpsrm.experiments.tuning import LONG, SHORT, Tuned, read_tuned, tune, write_tuned
 
@@ -92,7 +92,7 @@ class Reproduction:
         papers = [recipe for recipe in private if "paper's" in recipe.label and self.about.papers_noise]
         return [*chosen, *sampled, *(with_papers_noise(recipe, self.about.records) for recipe in papers)]
 
-    def rows(self, recipes: Sequence[Recipe]) -> list[Row]:
+    def rows(self, recipes: Sequence[Recipe]) -> list[TableRow]:
         """The table."""
         charged = {_cell(tuned): tuned.epsilon_with_tuning for tuned in self.tuned()}
         return rows(self.lab, self.problem, recipes, charged)

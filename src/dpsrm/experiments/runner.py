@@ -11,10 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import joblib
 import torch
 from torch import Tensor
 
+from dpsrm.core.extras import need_extra
 from dpsrm.experiments.problems import ABOUT, Problem, load_problem
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.training import Plan, TrialResult, run_trials
@@ -101,6 +101,9 @@ def missing(lab: Lab, problem: str, recipes: Sequence[Recipe], seeds: Sequence[i
 
 def run_jobs(lab: Lab, jobs: Sequence[Job], *, workers: int) -> Iterator[Job]:
     """Run jobs on `workers` processes, the slow ones first, keeping each result as it comes; yields those done."""
+    need_extra("joblib", extra="experiments")
+    import joblib
+
     parallel = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")
     for job, trials in parallel(joblib.delayed(_work)(job, lab.data) for job in sorted(jobs, key=_haste)):
         lab.add(f"{job.problem}-validation" if job.validation else job.problem, job.recipe, trials)

@@ -21,7 +21,7 @@ MEASURES = ("test_objective", "test_log_loss", "test_error", "train_objective", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TableRow:
     """One row: a recipe's means over its trials; `ci` are half-widths of 95 % intervals.
 
     `criterion` names the measure that decides. What was not measured is None.
@@ -67,21 +67,21 @@ class Row:
         return asdict(self)
 
 
-def rows(lab: Lab, problem: str, recipes: Sequence[Recipe], charged: Charged) -> list[Row]:
+def rows(lab: Lab, problem: str, recipes: Sequence[Recipe], charged: Charged) -> list[TableRow]:
     """A row for each recipe that has trials, by model, non-private first, then by ε, sampling and criterion."""
     tried = ((recipe, lab.read(problem, recipe)) for recipe in recipes)
     found = [_row(trials, problem, recipe, charged) for recipe, trials in tried if trials]
     return sorted(found, key=lambda r: (r.model, r.epsilon or 0.0, r.sampling != "wor", r.value))
 
 
-def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged: Charged) -> Row:
+def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged: Charged) -> TableRow:
     """The means of some trials."""
     measured = [name for name in MEASURES if all(name in trial for trial in trials)]
     values = {name: np.array([trial[name] for trial in trials], dtype=float) for name in measured}
     proved = [trial["epsilon_proved"] for trial in trials if trial["epsilon_proved"] is not None]
     about, paper = ABOUT[problem], PAPER.get(problem, {})
     searched = recipe.sampling == about.tuned_under and recipe.noise_multiplier is None
-    return Row(
+    return TableRow(
         method=recipe.label,
         model=recipe.model,
         epsilon=recipe.epsilon,
@@ -113,7 +113,7 @@ class Column:
     """A column of a table; `brief` ones fit into a terminal."""
 
     head: str
-    text: Callable[[Row], str]
+    text: Callable[[TableRow], str]
     brief: bool = False
 
 
@@ -122,7 +122,7 @@ def columns(problem: str) -> tuple[Column, ...]:
     return _IMAGES if ABOUT[problem].images else _LOGISTIC
 
 
-def _paper(row: Row, name: str, *, factor: float = 1.0) -> str:
+def _paper(row: TableRow, name: str, *, factor: float = 1.0) -> str:
     """A number of the paper's, or nothing."""
     value = None if row.paper is None else getattr(row.paper, name)
     return "" if value is None else f"{factor * value:.4g}"
@@ -171,12 +171,12 @@ _IMAGES = (
 )
 
 
-def cells(row: Row, shown: Sequence[Column]) -> tuple[str, ...]:
+def cells(row: TableRow, shown: Sequence[Column]) -> tuple[str, ...]:
     """A row as text."""
     return tuple(column.text(row) for column in shown)
 
 
-def markdown(problem: str, found: Sequence[Row]) -> str:
+def markdown(problem: str, found: Sequence[TableRow]) -> str:
     """The rows as a Markdown table."""
     shown = columns(problem)
     lines = [f"| {' | '.join(column.head for column in shown)} |", "|" + "---|" * len(shown)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,6 @@ import tomli_w
 
 from dpsrm.core.errors import InputError
 from dpsrm.core.files import read_limited, write_atomically
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the same parser under its name before it joined the standard library
-    import tomli as tomllib
-
 
 MAX_BYTES = 2**20
 """No config that a person wrote is larger."""

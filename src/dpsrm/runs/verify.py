@@ -29,7 +29,7 @@ class Verification:
         return not self.problems
 
 
-def verify(run: Path, *, expect: str | None = None) -> Verification:
+def verify(run: Path | str, *, expect: str | None = None) -> Verification:
     """Recompute ε from the ledger of `run` and compare everything that is published with it.
 
     Args:
@@ -40,8 +40,8 @@ def verify(run: Path, *, expect: str | None = None) -> Verification:
 
     Edge cases: a run that was stopped has no closing line; its charges still count and it is reported as unfinished.
     """
-    folder = RunFolder(run)
-    if not run.is_dir():
+    folder = RunFolder(Path(run))
+    if not folder.path.is_dir():
         raise InputError(f"a run is a folder; got {str(run)!r}; give the folder that --out named")
     known = expect is None or re.fullmatch("[0-9a-f]{64}", expect) is not None
     need(known, "a chain head has 64 hexadecimal digits", expect=expect, remedy="copy all that training printed")

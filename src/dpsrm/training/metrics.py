@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,7 +13,8 @@ from torch.nn import functional as F
 def classification_metrics(outputs: Tensor, targets: Tensor) -> dict[str, float]:
     """Log-loss, 0/1 error and AUC of logits: shape (N,) or (N, 1) for two classes, (N, K) for K.
 
-    Edge cases: AUC is NaN where only one class occurs in `targets`; for K > 2 it is the mean one-against-rest AUC.
+    Edge cases: AUC is NaN where only one class occurs in `targets` or an output is NaN; for K > 2 it is the mean
+    one-against-rest AUC of the classes that occur.
 
     >>> classification_metrics(torch.tensor([-1.0, 1.0]), torch.tensor([0, 1]))["auc"]
     1.0
@@ -34,9 +36,16 @@ def _auc(
 ) -> float:
     """The area under the ROC curve, or NaN where it is not defined."""
     present = np.unique(labels)
-    if len(present) < 2:
+    if len(present) < 2 or np.isnan(probabilities).any():
         return float("nan")
     if probabilities.shape[1] == 2:
-        return float(roc_auc_score(labels, probabilities[:, 1]))
-    each = [roc_auc_score(labels == k, probabilities[:, k]) for k in present]
-    return float(np.mean(each))
+        return _rank_auc(labels == 1, probabilities[:, 1])
+    return float(np.mean([_rank_auc(labels == k, probabilities[:, k]) for k in present]))
+
+
+def _rank_auc(positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: np.ndarray[Any, Any]) -> float:
+    """How often a positive example scores above a negative one, ties counting half: the Mann-Whitney statistic."""
+    above, below = int(positive.sum()), int((~positive).sum())
+    _, place, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    rank = (ties.cumsum() - (ties - 1) / 2)[place]
+    return float((rank[positive].sum() - above * (above + 1) / 2) / (above * below))

@@ -1,24 +1,22 @@
 """What does secure randomness cost? ChaCha20 indices and noise against torch's, beside the step they belong to.
 
-    python bench/randomness.py --model cnn4 --batch 512
+    dpsrm bench randomness --model cnn4 --batch 512
 
-Medians of CPU time over rounds in which every variant runs once, so that a slow minute of the machine hits them all.
+The noise is added to zeros: there are no records here. Medians of CPU time over interleaved rounds.
 `overhead` = (secure − torch's) ÷ (step + torch's): how much longer a step takes because its randomness is secure.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from dpsrm.bench.gradients import variant
-from dpsrm.bench.models import MODELS, build
+from dpsrm.bench.interleaved import interleaved
+from dpsrm.bench.models import build
+from dpsrm.bench.two_points import variant
 from dpsrm.core.events import Sampling, Scheme
 from dpsrm.core.randomness import Streams
 from dpsrm.mechanisms.noise import gaussian_noise, on_grid
@@ -51,28 +49,8 @@ def variants(model: str, batch: int) -> dict[str, Callable[[], Any]]:
 def run(model: str = "cnn4", batch: int = 512, repeats: int = 31) -> dict[str, Any]:
     """Measure; see the module's first lines for how."""
     torch.set_num_threads(1)
-    steps = variants(model, batch)
-    seen: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(repeats):
-        for name, step in steps.items():
-            start = time.process_time()
-            step()
-            seen[name].append(time.process_time() - start)
-    median = {name: statistics.median(times) for name, times in seen.items()}
+    times = interleaved(variants(model, batch), repeats)
+    median = {name: statistics.median(seconds) for name, seconds in times.items()}
     overhead = (median["secure"] - median["torch"]) / (median["step"] + median["torch"])
     shown = {f"{name}_ms": round(1e3 * value, 3) for name, value in median.items()}
     return {"model": model, "batch": batch, "repeats": repeats, **shown, "overhead": round(overhead, 4)}
-
-
-def main() -> None:
-    """Print the result as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=sorted(MODELS), default="cnn4")
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--repeats", type=int, default=31)
-    asked = parser.parse_args()
-    print(json.dumps(run(asked.model, asked.batch, asked.repeats), indent=2))
-
-
-if __name__ == "__main__":
-    main()

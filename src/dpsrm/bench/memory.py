@@ -1,0 +1,43 @@
+"""Peak memory of one variant of the two-point estimator, in a process of its own."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from dpsrm.bench.interleaved import quiet
+from dpsrm.bench.two_points import variant
+
+
+def peak(name: str, model: str, batch: int) -> float:
+    """Peak memory of one variant in bytes, in a process of its own."""
+    command = [sys.executable, "-m", "dpsrm.bench.memory", name, model, str(batch)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def _peak_here(name: str, model: str, batch: int) -> int:
+    """Peak memory of one variant in this process, above what the model and the batch need."""
+    torch.set_num_threads(1)
+    step = variant(name, model, batch)
+    Path("/proc/self/clear_refs").write_text("5")
+    start = _resident("VmRSS")
+    for _ in range(3):
+        quiet(step)
+    return _resident("VmHWM") - start
+
+
+def _resident(field: str) -> int:
+    """A size of this process in bytes, as Linux counts it."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":  # one variant's peak memory, for `peak`
+    sys.stdout.write(str(_peak_here(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

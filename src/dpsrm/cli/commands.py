@@ -1,0 +1,45 @@
+"""All commands under one name.
+
+Commands import torch (two seconds) inside their functions, so that `dpsrm account` and `--help` answer at once, and
+`verify`, `account`, `calibrate` and `budget` where torch is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import dpsrm
+from dpsrm.cli.account import account, calibrate
+from dpsrm.cli.bench import bench
+from dpsrm.cli.budget import budget
+from dpsrm.cli.demo import demo
+from dpsrm.cli.methods import methods
+from dpsrm.cli.plan import plan
+from dpsrm.cli.pretrain import pretrain
+from dpsrm.cli.reproduce import reproduce
+from dpsrm.cli.train import train
+from dpsrm.cli.verify import verify
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for command in (demo, train, methods, plan, account, calibrate, verify, pretrain, reproduce):
+    app.command()(command)
+app.add_typer(budget, name="budget")
+app.add_typer(bench, name="bench")
+
+
+def _tell_version(wanted: bool) -> None:
+    """Print the version and stop, if that is wanted."""
+    if wanted:
+        typer.echo(f"dpsrm {dpsrm.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Train models with differential privacy."""

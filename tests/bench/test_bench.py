@@ -1,0 +1,46 @@
+"""Every benchmark runs at its smallest size and answers in one object."""
+
+import subprocess
+
+import pytest
+
+from conftest import SHARED
+from packages import PROJECT, ROOT
+
+
+def test_there_is_one_place_for_benchmarks():
+    assert not (ROOT / "bench").exists()
+    assert "bench" not in PROJECT["optional-dependencies"]
+
+
+def test_gradients(answer, tmp_path):
+    body = answer("bench", "gradients", "--model", "mlp", "--batch", 4, "--repeats", 1, "--plot", tmp_path / "x.svg")
+    assert body["ratio_to_two_plain_passes"] > 0
+    assert body["peak_memory_ratio"] is not None
+    assert (tmp_path / "x.svg").stat().st_size > 1000
+
+
+def test_randomness(answer):
+    body = answer("bench", "randomness", "--model", "mlp", "--batch", 4, "--repeats", 1)
+    assert {"step_ms", "secure_ms", "torch_ms", "seek_ms", "overhead"} <= set(body)
+
+
+@pytest.mark.parametrize("arguments", [["gradients", "--model", "gpt"], ["randomness", "--repeats", 0]])
+def test_bad_input_is_one_line(dpsrm, arguments):
+    result = dpsrm("bench", *arguments)
+    assert result.code == 2
+    assert "must be" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["gradients", "linear", "randomness", "sampling"])
+def test_help_has_an_example(dpsrm, name):
+    assert f"Example: dpsrm bench {name}" in dpsrm("bench", name, "--help").stdout
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the benchmark datasets are not beside this checkout")
+def test_sampling(answer, tmp_path):
+    subprocess.run([SHARED / "data" / "prepare", tmp_path, "a9a"], check=True, capture_output=True)
+    rows = answer("bench", "sampling", "--data-dir", tmp_path, "--seeds", 1)["rows"]
+    noise = {(row["data"], row["batch"], row["sampling"]): row["noise_multiplier"] for row in rows}
+    assert len(noise) == 8
+    assert all(noise[data, b, "poisson"] < noise[data, b, "wor"] for data, b, _ in noise)
