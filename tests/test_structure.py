@@ -26,7 +26,7 @@ CYCLES_LEFT = {frozenset({"dpsrm.gradients.ghost.fallback", "dpsrm.gradients.gho
 NAMES_LEFT = {"Condition"}
 """Class names that stand for two things; the goal is none."""
 
-MODULES_PASSED = 72
+MODULES_PASSED = 73
 """How many modules `dpsrm train --data x.csv` passes today."""
 GOAL = 40
 

@@ -1,5 +1,6 @@
 """dpsrm: train PyTorch models with differential privacy, by stochastic recursive momentum.
 
+    dpsrm.make_private(model=…, losses=…, optimizer=…, data_loader=…, epsilon=1, delta=1e-5, epochs=5)   # your own loop
     dpsrm.train(module, loss, data, dpsrm.Settings(privacy=dpsrm.Privacy(epsilon=1, delta=1e-5)), out="runs/first")
 
 Names are loaded when first used, so that accounting alone does not wait for torch.
@@ -9,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpsrm.accounting import Guarantee
     from dpsrm.core.errors import (
         BoundExceeded,
         BudgetExceeded,
@@ -20,15 +22,36 @@ if TYPE_CHECKING:
         MissingExtra,
         ResumeError,
     )
+    from dpsrm.core.events import Adjacency, Scheme
     from dpsrm.core.isolation import Isolation
-    from dpsrm.data import Records, load, load_like
-    from dpsrm.methods import Srm
+    from dpsrm.data import DatasetRecords, Records, load, load_like
+    from dpsrm.gradients import ModelLosses, binary_loss, multiclass_loss, squared_loss
+    from dpsrm.gradients.ghost import rule
+    from dpsrm.integrations import MLflow, TensorBoard
+    from dpsrm.methods import Agd, Ask, Disk, Gd, Method, Rrpsgd, Schedule, Sgd, Spider, Srm, Storm, Walk
     from dpsrm.runs import verify
-    from dpsrm.training import Performance, Privacy, Run, Settings, Theory, Training, resume, train
+    from dpsrm.training import (
+        EarlyStopping,
+        Evaluate,
+        LoadedRun,
+        Performance,
+        Privacy,
+        PrivateTraining,
+        Progress,
+        Run,
+        Settings,
+        Theory,
+        Training,
+        load_run,
+        make_private,
+        resume,
+        train,
+    )
 
     __version__: str
 
 _HOME = {
+    "dpsrm.accounting": ("Guarantee",),
     "dpsrm.core.errors": (
         "BoundExceeded",
         "BudgetExceeded",
@@ -40,36 +63,114 @@ _HOME = {
         "MissingExtra",
         "ResumeError",
     ),
+    "dpsrm.core.events": (
+        "Adjacency",
+        "Scheme",
+    ),
     "dpsrm.core.isolation": ("Isolation",),
-    "dpsrm.data": ("Records", "load", "load_like"),
-    "dpsrm.methods": ("Srm",),
-    "dpsrm.training": ("Performance", "Privacy", "Run", "Settings", "Theory", "Training", "resume", "train"),
+    "dpsrm.data": (
+        "DatasetRecords",
+        "Records",
+        "load",
+        "load_like",
+    ),
+    "dpsrm.gradients": (
+        "ModelLosses",
+        "binary_loss",
+        "multiclass_loss",
+        "squared_loss",
+    ),
+    "dpsrm.gradients.ghost": ("rule",),
+    "dpsrm.integrations": (
+        "MLflow",
+        "TensorBoard",
+    ),
+    "dpsrm.methods": (
+        "Agd",
+        "Ask",
+        "Disk",
+        "Gd",
+        "Method",
+        "Rrpsgd",
+        "Schedule",
+        "Sgd",
+        "Spider",
+        "Srm",
+        "Storm",
+        "Walk",
+    ),
     "dpsrm.runs": ("verify",),
+    "dpsrm.training": (
+        "EarlyStopping",
+        "Evaluate",
+        "LoadedRun",
+        "Performance",
+        "Privacy",
+        "PrivateTraining",
+        "Progress",
+        "Run",
+        "Settings",
+        "Theory",
+        "Training",
+        "load_run",
+        "make_private",
+        "resume",
+        "train",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Adjacency",
+    "Agd",
+    "Ask",
     "BoundExceeded",
     "BudgetExceeded",
+    "DatasetRecords",
+    "Disk",
     "Diverged",
     "DpsrmError",
+    "EarlyStopping",
+    "Evaluate",
+    "Gd",
+    "Guarantee",
     "InputError",
     "Isolation",
     "IsolationError",
     "LedgerError",
+    "LoadedRun",
+    "MLflow",
+    "Method",
     "MissingExtra",
+    "ModelLosses",
     "Performance",
     "Privacy",
+    "PrivateTraining",
+    "Progress",
     "Records",
     "ResumeError",
+    "Rrpsgd",
     "Run",
+    "Schedule",
+    "Scheme",
     "Settings",
+    "Sgd",
+    "Spider",
     "Srm",
+    "Storm",
+    "TensorBoard",
     "Theory",
     "Training",
+    "Walk",
+    "binary_loss",
     "load",
     "load_like",
+    "load_run",
+    "make_private",
+    "multiclass_loss",
     "resume",
+    "rule",
+    "squared_loss",
     "train",
     "verify",
 ]

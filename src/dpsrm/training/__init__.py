@@ -1,10 +1,13 @@
 """From settings and data to a trained model, its ledger and its certificate."""
 
+from dpsrm.training.callbacks import EarlyStopping, Evaluate
 from dpsrm.training.config import Config, Data, Settings, config_from, settings_to_dict
+from dpsrm.training.load_run import LoadedRun, load_run
 from dpsrm.training.metrics import classification_metrics
 from dpsrm.training.models import Model, loss_for
+from dpsrm.training.own_loop import PrivateTraining
 from dpsrm.training.plan import Plan, make_plan
-from dpsrm.training.private import PrivateTraining, make_private
+from dpsrm.training.private import make_private
 from dpsrm.training.recorded import Callback, RecordedRun, Run
 from dpsrm.training.settings import Performance, Privacy, Training
 from dpsrm.training.step import Progress, Step
@@ -16,6 +19,9 @@ __all__ = [
     "Callback",
     "Config",
     "Data",
+    "EarlyStopping",
+    "Evaluate",
+    "LoadedRun",
     "Model",
     "Performance",
     "Plan",
@@ -31,6 +37,7 @@ __all__ = [
     "TrialResult",
     "classification_metrics",
     "config_from",
+    "load_run",
     "loss_for",
     "make_plan",
     "make_private",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -17,119 +15,16 @@ from dpsrm.core.errors import ResumeError, need
 from dpsrm.core.events import Adjacency, Scheme
 from dpsrm.core.isolation import Isolation
 from dpsrm.data import RecordSource, as_records
-from dpsrm.gradients import STANDARD_LOSSES, Batch, Layout, ModelLosses, PerExampleLoss
+from dpsrm.gradients import STANDARD_LOSSES, Layout, ModelLosses, PerExampleLoss
 from dpsrm.methods import Method, OptimizerStep, method_class
 from dpsrm.training.asked import AskedLog
-from dpsrm.training.checkpoint import pack_checkpoint, unpack_checkpoint
 from dpsrm.training.config import Settings
 from dpsrm.training.loader import PrivateLoader, records_of
+from dpsrm.training.own_loop import PrivateTraining
 from dpsrm.training.prepare import prepare
-from dpsrm.training.recorded import RecordedRun, Run
+from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.settings import OWN, Performance, Privacy, Training
 from dpsrm.training.start import begin, reopen
-from dpsrm.training.step import Progress
-
-_STATE = "dpsrm"
-
-
-class PrivateTraining:
-    """A private run that goes on one `step` at a time, in one's own loop. Made by `make_private`.
-
-    Attributes:
-        data_loader: gives the batches, each a fresh draw by the sampling that is charged.
-        done: whether all planned releases were made.
-    """
-
-    def __init__(self, run: RecordedRun, asked: AskedLog, data_loader: PrivateLoader) -> None:
-        """Go on where the run stands."""
-        self.data_loader = data_loader
-        self._run = run
-        self._asked = run.hold(asked)
-        self._abandoned = weakref.finalize(self, run.close)
-        self._to_model()
-
-    @property
-    def done(self) -> bool:
-        """Whether all planned releases were made."""
-        return self._run.step.done
-
-    @property
-    def epsilon(self) -> float:
-        """ε of the releases made so far.
-
-        It is what they cost if their number was fixed beforehand; the certificate of a run that is stopped early states
-        the ε of the whole plan, since what was released may have decided when to stop.
-        """
-        return self._run.step.airlock.epsilon
-
-    @property
-    def folder(self) -> Path:
-        """Where the run is kept."""
-        return self._run.folder.path
-
-    def step(self, batch: Batch) -> Progress | None:
-        """Clip and sum the batch's gradients, charge, add noise, let the method and the optimizer move the model.
-
-        Args:
-            batch: what the data loader gave last, unchanged.
-
-        Returns:
-            What is known after the step; None if the method needs another release before it moves.
-
-        Guarantee: a batch that the loader did not draw, or that was changed or used before, is refused.
-        """
-        step, prepared = self._run.step, self._run.prepared
-        drawn = self.data_loader.take(batch)
-        untouched = torch.equal(prepared.objective.layout.read(prepared.objective.module), prepared.walk.theta)
-        need(untouched, "only step() may move the model's parameters", remedy="change them before make_private")
-        self._asked.note(drawn.draw.release, prepared.walk.ask(), drawn.batch)
-        with step.running():
-            progress = self._run.advance(drawn.draw, drawn.batch)
-        self._to_model()
-        return progress
-
-    def finish(self) -> Run:
-        """Close the ledger, write model and certificate; the model now holds the output θ.
-
-        A run that is finished before its plan is fulfilled keeps what was charged; its certificate says how many
-        releases were made, charged and planned.
-        """
-        return self._run.finish()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the run stands, for one's own checkpoints: model, optimizer, method and ledger position.
-
-        The one tensor in it can be saved by `torch.save` or safetensors; only this run's key can read it back. Keep it
-        to yourself, as all of `private/`. Schedulers and loop counters are the loop's own to save.
-        """
-        packed = pack_checkpoint(self._run.checkpoint(), self._run.prepared.streams)
-        return {_STATE: torch.frombuffer(bytearray(packed), dtype=torch.uint8)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to `state`: what was released since is made again, the same, without a new charge.
-
-        Edge cases: `ResumeError` for a state of another run. A step that would not be the same as before (another
-        learning rate) is refused when it comes.
-        """
-        if set(state) != {_STATE}:
-            raise ResumeError(f"not a state of a private run: {sorted(state)[:5]}")
-        packed = bytes(state[_STATE].numpy())
-        self._run.rewind(unpack_checkpoint(packed, self._run.prepared.streams, "this state"))
-        self.data_loader.pending = None
-        self._to_model()
-
-    def __enter__(self) -> PrivateTraining:
-        """Let go of the run's folder at the end of the block, whatever happens in it."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """An error leaves a run that can be resumed; a block that ends without `finish` does too."""
-        self._run.__exit__(kind, error, at)
-
-    def _to_model(self) -> None:
-        """Let the model hold θ."""
-        prepared = self._run.prepared
-        prepared.objective.layout.write(prepared.objective.module, prepared.walk.theta)
 
 
 def make_private(
@@ -201,7 +96,7 @@ def make_private(
     ...     model=model,
     ...     losses=lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]) ** 2,
     ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-    ...     data=(torch.randn(100, 3), torch.randn(100)), batch_size=20,
+    ...     data=(torch.eye(100)[:, :3], torch.ones(100)), batch_size=20,
     ...     epsilon=2.0, delta=1e-5, epochs=2, out=getfixture("tmp_path") / "run",
     ... )
     >>> for epoch in range(2):

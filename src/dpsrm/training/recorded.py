@@ -164,19 +164,15 @@ class RecordedRun:
         """Let go; what stopped an unfinished run says how to go on."""
         settings = self.prepared.settings
         if error is not None and settings.performance.resumable and not isinstance(error, DpsrmError):
-            own = settings.training.optimizer == OWN
-            error.add_note(f"to go on with this run: {_own_hint(self.folder) if own else _hint(self.folder)}")
+            error.add_note(_hint(self.folder, own=settings.training.optimizer == OWN))
         self.close()
 
 
-def _hint(folder: RunFolder) -> str:
-    """How to go on with a run of `train`."""
-    return f"dpsrm train --resume {folder.path}, or dpsrm.resume({str(folder.path)!r}, …)"
-
-
-def _own_hint(folder: RunFolder) -> str:
-    """How to go on with a run of one's own loop."""
-    return f"make_private(…, out={str(folder.path)!r}, resume=True)"
+def _hint(folder: RunFolder, *, own: bool) -> str:
+    """How to go on with an interrupted run, of one's own loop or of `train`."""
+    if own:
+        return f"to go on with this run: make_private(…, out={str(folder.path)!r}, resume=True)"
+    return f"to go on with this run: dpsrm train --resume {folder.path}, or dpsrm.resume({str(folder.path)!r}, …)"
 
 
 def _name_of(chosen: Engine) -> str:

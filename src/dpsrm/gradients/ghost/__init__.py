@@ -1,5 +1,6 @@
 """Per-example clipping from recorded passes, without per-example gradients: `GhostEngine`."""
 
 from dpsrm.gradients.ghost.engine import GhostEngine
+from dpsrm.gradients.ghost.rules import rule
 
-__all__ = ["GhostEngine"]
+__all__ = ["GhostEngine", "rule"]
