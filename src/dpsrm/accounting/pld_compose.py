@@ -149,28 +149,18 @@ def _hockey_sticks(mass: Array, dx: float) -> Array:
 
 
 def _discounted(terms: Array, dx: float) -> Array:
-    """y_j = Σ_{i≥j} e^{−(i−j)dx} terms_i, in blocks over which e^{−·dx} stays a number (terms ≥ 0: nothing cancels)."""
+    """y_j = Σ_{i≥j} e^{−(i−j)dx} terms_i, in blocks over which e^{−·dx} stays a number, for 0 ≤ terms_{j+1} ≤ terms_j.
+
+    Nothing cancels. A block adds to the one below it at most e^{−50} of what is there, so that what would come from two
+    blocks further up is far below the last bit.
+    """
     block = min(max(1, int(100 / dx)), terms.size)
     rows = np.append(terms, np.zeros(-terms.size % block)).reshape(-1, block)
     weights = np.exp(-dx * np.arange(block))
     inside = np.cumsum((rows * weights)[:, ::-1], axis=1)[:, ::-1]
-    above = _carried(inside[:, 0], math.exp(-dx * block))
+    above = math.exp(-dx * block) * np.append(inside[1:, 0], 0.0)
     sums: Array = (inside + above[:, None]) / weights
     return sums.ravel()[: terms.size]
-
-
-def _carried(firsts: Array, decay: float) -> Array:
-    """What each block gets from all above it: c_k = decay·(firsts_{k+1} + c_{k+1}), 0 for the last.
-
-    By repetition until nothing changes, which gives the same bits as going from block to block: `decay` is below 1e-21
-    where there are many blocks, so a few times are enough, and a coarse grid has millions of blocks.
-    """
-    carried = np.zeros_like(firsts)
-    while True:
-        longer = decay * np.append((firsts + carried)[1:], 0.0)
-        if np.array_equal(longer, carried, equal_nan=True):
-            return carried
-        carried = longer
 
 
 def _count(parts: Parts) -> int:
