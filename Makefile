@@ -16,7 +16,7 @@ test: .venv/installed-dev  ## all tests
 
 soak: .venv/installed-dev  ## 500 kills of a training, 100 times the fuzzing; hours
 	DPSRM_KILLS=500 $(BIN)/python -m pytest tests/robustness/test_kill.py
-	DPSRM_FUZZ=100 $(BIN)/python -m pytest -n 2 tests/robustness/test_fuzz.py tests/accounting/test_extremes.py
+	DPSRM_FUZZ=100 $(BIN)/python -m pytest -n 2 --dist worksteal tests/robustness/test_fuzz.py tests/accounting/test_extremes.py
 
 mutants: .venv/installed-dev  ## break privacy-critical lines one at a time: a test must notice each
 	$(BIN)/python tests/mutants/run.py

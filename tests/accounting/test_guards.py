@@ -18,7 +18,7 @@ from dpsrm.accounting import (
     runs_to_gamma,
     searched_guarantee,
 )
-from dpsrm.accounting.pld_compose import Tilt, bins, compose, tilt_for_delta, untilted
+from dpsrm.accounting.pld_compose import Tilt, _hockey_sticks, bins, compose, tilt_for_delta, untilted
 from dpsrm.accounting.pld_grid import connect
 from dpsrm.accounting.pld_release import profiles
 from dpsrm.core.events import Adjacency, Charge, PureRelease, Spending, ZcdpRelease
@@ -152,3 +152,15 @@ def test_connecting_dots_keeps_all_mass() -> None:
     assert found.mass.sum() + found.infinite == pytest.approx(1, abs=1e-15)
     assert found.mass[0] >= 0.4
     assert found.infinite == 0.25
+
+
+@pytest.mark.parametrize("dx", [1e-3, 0.3, 1.3, 5.7, 60.0])
+@pytest.mark.parametrize("spread", [0.0, 3.0, 100.0])
+def test_hockey_sticks_summed_in_blocks_equal_the_recurrence(dx, spread) -> None:
+    """On fine grids in a few long blocks, on coarse ones in many short ones; masses alike or of all sizes."""
+    mass = np.exp(np.clip(spread * np.random.default_rng(0).normal(size=1001), -600, 200))
+    wanted, above, deltas = 0.0, 0.0, np.empty_like(mass)
+    for j in range(mass.size - 1, -1, -1):
+        deltas[j] = wanted = math.exp(-dx) * wanted - math.expm1(-dx) * above
+        above += mass[j]
+    assert _hockey_sticks(mass, dx) == pytest.approx(deltas, rel=1e-12, abs=0)

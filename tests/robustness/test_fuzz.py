@@ -36,6 +36,14 @@ quiet = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.
 fuzz = settings(max_examples=300 * TIMES, derandomize=TIMES == 1, deadline=None, suppress_health_check=quiet)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_waiting_for_the_disk():
+    """What a reader makes of a file does not depend on when it reached the disk (test_disk.py and test_kill.py do)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 def survives(read, *arguments, **options):
     """The reader's result, or None if it refused in the project's own words."""
     try:
@@ -126,17 +134,19 @@ SECTIONS = {
 }
 
 
+CHANGES = {name: st.lists(st.tuples(st.sampled_from(each), json_values), max_size=2) for name, each in SECTIONS.items()}
+TOP = st.lists(st.tuples(st.sampled_from(["seed", "record", "private", "budget", *SECTIONS]), json_values), max_size=1)
+
+
 @fuzz
-@given(data=st.data())
-def test_config_values_of_every_type(data):
+@given(changes=st.fixed_dictionaries(CHANGES), top=TOP)
+def test_config_values_of_every_type(changes, top):
     """Well-formed sections with any value under any name."""
     base = {"data": {"path": "a.csv"}, "privacy": {"epsilon": 1.0, "delta": 1e-5}}
-    for section, names in SECTIONS.items():
-        for name in data.draw(st.lists(st.sampled_from(names), max_size=2)):
-            base.setdefault(section, {})[name] = data.draw(json_values)
-    for name in data.draw(st.lists(st.sampled_from(["seed", "record", "private", "budget", *SECTIONS]), max_size=1)):
-        base[name] = data.draw(json_values)
-    survives(config_from, base)
+    for section, values in changes.items():
+        if values:
+            base.setdefault(section, {}).update(values)
+    survives(config_from, base | dict(top))
 
 
 HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=9.0, delta=1e-5, accountant="rdp", private_randomness=True)
@@ -203,15 +213,18 @@ def test_forged_ledgers(data, tmp_path):
     verify(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def budget_header(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fuzz") / "budget"
+    create_budget(path, Budget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE))
+    return json.loads(path.read_bytes())["body"]
+
+
 @fuzz
 @given(data=st.data())
-def test_forged_budgets(data, tmp_path):
+def test_forged_budgets(budget_header, data, tmp_path):
     draw = data.draw
-    path = tmp_path / "budget"
-    path.unlink(missing_ok=True)
-    beside(path).unlink(missing_ok=True)
-    create_budget(path, Budget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE))
-    header = json.loads(path.read_bytes())["body"]
+    path, header = tmp_path / "budget", {**budget_header}
     charges = [[{"kind": "pure", "epsilon": 0.1}, 2]]
     line = {"kind": "reservation", "run": "a", "data": "d", "charges": charges}
     target = draw(st.sampled_from([header, line, charges[0][0]]))

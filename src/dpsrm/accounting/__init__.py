@@ -17,10 +17,11 @@ from types import MappingProxyType
 
 from dpsrm.accounting.calibrate import calibrate_noise, epsilon_curve, max_steps
 from dpsrm.accounting.guarantee import Accountant, Condition, Guarantee, strict_epsilon
-from dpsrm.accounting.paper import PaperAccountant
+from dpsrm.accounting.paper import PAPER
 from dpsrm.accounting.pld import PldAccountant, attack_epsilon
-from dpsrm.accounting.rdp import RdpAccountant, RdpCurve, rdp_curve
-from dpsrm.accounting.rdp9 import Rdp9Accountant
+from dpsrm.accounting.rdp import RDP, RdpCurve, rdp_curve
+from dpsrm.accounting.rdp9 import RDP9
+from dpsrm.accounting.renyi import RenyiAccountant
 from dpsrm.accounting.selection import (
     expected_runs,
     runs_to_gamma,
@@ -31,7 +32,7 @@ from dpsrm.accounting.selection import (
 from dpsrm.core.errors import InputError
 
 ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(
-    {each.name: each for each in (PldAccountant(), RdpAccountant(), Rdp9Accountant(), PaperAccountant())}
+    {"pld": PldAccountant(), **{each.name: RenyiAccountant(each) for each in (RDP, RDP9, PAPER)}}
 )
 
 
@@ -53,11 +54,9 @@ __all__ = [
     "Accountant",
     "Condition",
     "Guarantee",
-    "PaperAccountant",
     "PldAccountant",
-    "Rdp9Accountant",
-    "RdpAccountant",
     "RdpCurve",
+    "RenyiAccountant",
     "accountant",
     "attack_epsilon",
     "calibrate_noise",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsrm.accounting.fixed_order import FixedOrderAccountant, best_order, conversion_cost
+from dpsrm.accounting.fixed_order import at_order, best_order, conversion_cost
 from dpsrm.accounting.guarantee import Accountant, Guarantee, strict_epsilon
 from dpsrm.accounting.pld import PldAccountant
 from dpsrm.accounting.position import Position, beside, need_newest, positions_near, read_position, write_position
@@ -71,14 +71,14 @@ class Budget:
         need(self.order is None or self.accountant == "rdp", "only rdp has a Rényi order", order=self.order)
         if self.accountant == "rdp":
             order = best_order(self.epsilon, self.delta) if self.order is None else self.order
-            object.__setattr__(self, "order", FixedOrderAccountant(order).order)
+            object.__setattr__(self, "order", at_order(order).order)
             room = conversion_cost(order, self.delta) < self.epsilon
             need(room, "no run fits so small a budget at this order", order=order, remedy="use --accountant pld")
 
     @property
     def proof(self) -> Accountant:
         """What composes the runs."""
-        return PldAccountant() if self.order is None else FixedOrderAccountant(self.order)
+        return PldAccountant() if self.order is None else at_order(self.order)
 
     @property
     def proof_name(self) -> str:

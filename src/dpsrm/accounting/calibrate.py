@@ -9,7 +9,7 @@ from functools import cache
 from scipy.optimize import brentq
 
 from dpsrm.accounting.guarantee import Accountant, check_delta, check_epsilon
-from dpsrm.accounting.paper import PaperAccountant, largest_order
+from dpsrm.accounting.paper import PAPER, largest_order
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.events import Spending
 
@@ -57,7 +57,7 @@ def calibrate_noise(
     def fits(noise: float) -> bool:
         return excess(noise) <= 0
 
-    if isinstance(accountant, PaperAccountant):
+    if accountant.name == PAPER.name:
         return _scan(make, excess, epsilon=epsilon, delta=delta)
     low, high = _bracket(fits, epsilon=epsilon, delta=delta)
     return _refine(excess, low, high)

@@ -7,12 +7,10 @@ on the records. At one order, Σρ(α) ≤ B is a valid filter (Feldman & Zrnic 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, why_none
-from dpsrm.accounting.rdp import ORDERS, RdpCurve, curve_delta, curve_epsilon, rdp_curve
+from dpsrm.accounting.rdp import ORDERS, RDP
+from dpsrm.accounting.renyi import RenyiAccountant
 from dpsrm.core.errors import need
-from dpsrm.core.events import Spending
 
 
 def best_order(epsilon: float, delta: float) -> float:
@@ -29,41 +27,11 @@ def conversion_cost(order: float, delta: float) -> float:
     return math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
 
-@dataclass(frozen=True)
-class FixedOrderAccountant:
+def at_order(order: float) -> RenyiAccountant:
     """`rdp` at the one Rényi order `order`.
 
     *Guarantee*: sound for sequences whose every part (noise, length, whether to go on) may depend on what was released
     before, as long as the order does not.
     """
-
-    order: float
-    name: str = "rdp"
-
-    def __post_init__(self) -> None:
-        """Refuse an order at which no curve is known."""
-        need(self.order in ORDERS, "the order must be one that the rdp accountant knows", order=self.order)
-
-    def epsilon(self, spending: Spending, delta: float) -> Guarantee:
-        """ε at `delta` by this order."""
-        check_delta(delta)
-        return self._answer(spending, epsilon=curve_epsilon(self._curve(spending), delta), delta=delta)
-
-    def delta(self, spending: Spending, epsilon: float) -> Guarantee:
-        """δ at `epsilon` by this order."""
-        check_epsilon(epsilon)
-        curve = self._curve(spending)
-        delta = curve_delta(curve, epsilon) if math.isfinite(curve.values[0]) else 1.0
-        return self._answer(spending, epsilon=epsilon, delta=delta)
-
-    def _curve(self, spending: Spending) -> RdpCurve:
-        """The one point of the curve that counts."""
-        value = rdp_curve(spending).values[ORDERS.index(self.order)]
-        return RdpCurve(orders=(self.order,), values=(value,))
-
-    def _answer(self, spending: Spending, *, epsilon: float, delta: float) -> Guarantee:
-        """A guarantee that says by itself when there is none."""
-        why = why_none(spending, epsilon=epsilon, delta=delta, otherwise=f"infinite at the Rényi order {self.order:g}")
-        return Guarantee(
-            epsilon=epsilon, delta=delta, accountant=self.name, adjacency=spending.adjacency, holds=not why, reason=why
-        )
+    need(order in ORDERS, "the order must be one that the rdp accountant knows", order=order)
+    return RenyiAccountant(RDP, order=order)

@@ -149,17 +149,18 @@ def _hockey_sticks(mass: Array, dx: float) -> Array:
 
 
 def _discounted(terms: Array, dx: float) -> Array:
-    """y_j = Σ_{i≥j} e^{−(i−j)dx} terms_i, in blocks over which e^{−·dx} stays a number (terms ≥ 0: nothing cancels)."""
-    sums = np.empty_like(terms)
-    block = max(1, int(100 / dx))
-    carried = 0.0
-    for start in range((terms.size - 1) // block * block, -1, -block):
-        part = terms[start : start + block]
-        weights = np.exp(-dx * np.arange(part.size))
-        inside = np.cumsum((part * weights)[::-1])[::-1]
-        sums[start : start + block] = (inside + carried * math.exp(-dx * part.size)) / weights
-        carried = float(sums[start])
-    return sums
+    """y_j = Σ_{i≥j} e^{−(i−j)dx} terms_i, in blocks over which e^{−·dx} stays a number, for 0 ≤ terms_{j+1} ≤ terms_j.
+
+    Nothing cancels. A block adds to the one below it at most e^{−50} of what is there, so that what would come from two
+    blocks further up is far below the last bit.
+    """
+    block = min(max(1, int(100 / dx)), terms.size)
+    rows = np.append(terms, np.zeros(-terms.size % block)).reshape(-1, block)
+    weights = np.exp(-dx * np.arange(block))
+    inside = np.cumsum((rows * weights)[:, ::-1], axis=1)[:, ::-1]
+    above = math.exp(-dx * block) * np.append(inside[1:, 0], 0.0)
+    sums: Array = (inside + above[:, None]) / weights
+    return sums.ravel()[: terms.size]
 
 
 def _count(parts: Parts) -> int:
