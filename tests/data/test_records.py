@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from dpsrm.core.errors import InputError
+from dpsrm.core.tree import leaves
 from dpsrm.data import DatasetRecords, Records, as_records
+from dpsrm.gradients import Objective
 
 X = np.arange(12, dtype=np.float64).reshape(4, 3)
 Y = np.array([0, 1, 1, 0], dtype=np.int32)
@@ -95,7 +98,6 @@ class Single(Pairs):
         ("file.csv", ["str"]),
         (Stream(), ["by index"]),
         (Lengthless(), ["length"]),
-        (TensorDataset(torch.ones(2, 1)), ["pair"]),
     ],
 )
 def test_bad_data_is_named(data, words):
@@ -113,8 +115,18 @@ def test_a_dataset_is_checked_when_drawn():
     records.take(np.array([0, 1]))
     with pytest.raises(InputError, match="row=2, column=1"):
         records.take(np.array([3, 2]))
-    with pytest.raises(InputError, match="pair"):
-        as_records(Single()).take(np.array([0]))
+
+
+def test_records_may_be_single_tensors():
+    """Which only a loss of (model, batch) can use; one of (outputs, targets) says so."""
+    for data in (Single(), TensorDataset(torch.from_numpy(X))):
+        records = as_records(data)
+        assert torch.equal(
+            torch.as_tensor(X[[2, 0]]).float(), torch.as_tensor(leaves(records.take(np.array([2, 0])))[0]).float()
+        )
+    objective = Objective.of(nn.Linear(2, 1), nn.MSELoss(reduction="none"))
+    with pytest.raises(InputError, match="pairs"):
+        objective.losses(objective.layout.read(objective.module), torch.ones(3, 2))
 
 
 @pytest.mark.parametrize("indices", [np.array([4]), np.array([-1]), np.array([0.5]), np.array([[0]])])

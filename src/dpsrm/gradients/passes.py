@@ -55,6 +55,8 @@ class Supervised:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Any:
         """The loss of each example."""
+        pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+        need(pair, "a loss of (outputs, targets) is for batches that are pairs", remedy="give losses(model, batch)")
         inputs, targets = batch
         return self._loss(model(inputs), targets)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsrm.core.errors import InputError, LedgerError
+from dpsrm.core.errors import DpsrmError, LedgerError
 from dpsrm.core.events import Charge, event_from_json, event_to_json
 from dpsrm.core.isolation import Isolation
 
@@ -65,6 +65,6 @@ class Closing:
             good = type(closing.released) is int and all(isinstance(t, str) and len(t) <= _LONGEST for t in texts)
             if not good or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in closing.files.values()):
                 raise ValueError("a number, texts and digests are needed")
-        except (KeyError, TypeError, ValueError, InputError) as error:
+        except (KeyError, TypeError, ValueError, DpsrmError) as error:
             raise LedgerError(f"malformed closing line: {str(body)[:200]} ({error})") from error
         return closing

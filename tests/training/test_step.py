@@ -1,0 +1,75 @@
+"""The step itself: draws in their order, threads as the run began."""
+
+import pytest
+import torch
+
+from conftest import make_problem
+from dpsrm.core.errors import InputError
+from dpsrm.core.randomness import Streams
+from dpsrm.data import Records
+from dpsrm.runs.book import MemoryBook
+from dpsrm.training import Performance, Privacy, Settings, Step, Training, resume, train
+from dpsrm.training.prepare import prepare
+
+
+def a_step(**training):
+    objective, records = make_problem("mlp")
+    settings = Settings(
+        privacy=Privacy(epsilon=9.0, delta=1e-4, accountant="rdp"),
+        training=Training(**{"batch": 10, "steps": 5, **training}),
+        seed=3,
+    )
+    prepared = prepare(objective.module, objective.loss, Records(*records(60)), settings, Streams.seeded(3))
+    return Step(prepared, MemoryBook(prepared.plan.header(private_randomness=False)))
+
+
+def test_drawing_again_or_ahead_gives_the_same_records():
+    looking, going = a_step(first_batch=30), a_step(first_batch=30)
+    ahead = [looking.draw(i) for i in range(5)]
+    for drawn in ahead:
+        assert going.draw().indices.tolist() == drawn.indices.tolist()
+        assert going.draw().sampling == drawn.sampling
+        going()
+        looking(drawn)
+    assert going.done
+    assert torch.equal(going.result(), looking.result())
+
+
+def test_releases_are_made_in_their_order():
+    step = a_step()
+    first, second = step.draw(), step.draw(1)
+    with pytest.raises(InputError, match="order"):
+        step(second)
+    step(first)
+    with pytest.raises(InputError, match="order"):
+        step(first)
+    step(second)
+
+
+def test_a_resumed_run_uses_the_threads_it_began_with(tmp_path):
+    seen = []
+
+    def stop(progress):
+        seen.append(torch.get_num_threads())
+        if progress.step == 3:
+            raise KeyboardInterrupt
+
+    settings = Settings(
+        privacy=Privacy(epsilon=9.0, delta=1e-4, accountant="rdp"),
+        training=Training(batch=10, steps=5),
+        performance=Performance(threads=None, checkpoint_steps=1),
+    )
+    before = torch.get_num_threads()
+    big = torch.nn.Sequential(torch.nn.Linear(6, 2000), torch.nn.Tanh(), torch.nn.Linear(2000, 3))
+    data = (torch.randn(60, 6), torch.randint(3, (60,)))
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(KeyboardInterrupt):
+            train(big, loss, data, settings, out=tmp_path / "run", callbacks=[stop])
+        torch.set_num_threads(1)
+        resume(tmp_path / "run", big, loss, data, callbacks=[lambda _: seen.append(torch.get_num_threads())])
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [2] * 5
