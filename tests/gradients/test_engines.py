@@ -101,7 +101,7 @@ def test_theory_mode_stops_at_a_record_that_breaks_the_assumption(name):
     run = engine(name, objective)
     for C1, C2, word in ((1e-3, 1e3, "gradient exceeds"), (1e3, 1e-6, "gradient difference exceeds")):
         with pytest.raises(BoundExceeded, match=word):
-            run(two_point_query(objective, C1=C1, C2=C2, excess=Excess.RAISE), *records(4))
+            run(two_point_query(objective, C1=C1, C2=C2, excess=Excess.RAISE), records(4))
     fine = two_point_query(objective, C1=1e3, C2=1e3, excess=Excess.RAISE)
     assert run(fine, records(4)).rows == 4
     inputs, targets = records(4)

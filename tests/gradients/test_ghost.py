@@ -199,7 +199,7 @@ def test_says_once_what_is_left_to_torch_func(caplog):
     run = GhostEngine(objective)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            run(query_of(objective, "one"), inputs, targets)
+            run(query_of(objective, "one"), (inputs, targets))
     assert [record.message for record in caplog.records] == [
         "torch.func computes a part of the module, more slowly, because no rule fits: 1 (PReLU)"
     ]

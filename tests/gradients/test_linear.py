@@ -165,7 +165,7 @@ def test_theory_mode_stops_at_a_record_that_breaks_the_assumption():
     run = LinearEngine(objective)
     for clips, word in (((1e3, 1e-3), "gradient exceeds"), ((1e-6, 1e3), "gradient difference exceeds")):
         with pytest.raises(BoundExceeded, match=word):
-            run(query_at(objective, clips=clips, excess=Excess.RAISE), *records(4))
+            run(query_at(objective, clips=clips, excess=Excess.RAISE), records(4))
     fine = query_at(objective, clips=(1e3, 1e3), excess=Excess.RAISE)
     assert run(fine, records(4)).rows == 4
     inputs, targets = records(4)
