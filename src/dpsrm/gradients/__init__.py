@@ -28,19 +28,30 @@ _IN_PIECES = ("ghost", "functional")
 """Engines whose memory grows with the batch, and which therefore take it in pieces."""
 
 
-def engine(name: str, objective: Objective, *, max_physical_batch: int | None = None) -> Engine:
+def engine(
+    name: str,
+    objective: Objective,
+    *,
+    max_physical_batch: int | None = None,
+    steady: bool = True,
+    expected: int | None = None,
+) -> Engine:
     """The engine called `name` for `objective`; "auto" is the fastest that applies: linear, or ghost for all else.
 
     Args:
         max_physical_batch: how many examples to hold in memory at once; None lets the engine choose.
+        steady: whether a neighbouring dataset leaves all other examples in their places. Only replace-one does, and
+            only if all records that could be there have one shape (no source of `Ragged` batches).
+        expected: a public size of a batch, the expected one for instance; unless `steady`, it only makes small
+            batches cheaper.
     """
     need(name in ENGINES or name == AUTO, f"the engine must be one of {AUTO}, {', '.join(ENGINES)}", engine=name)
     chosen = _fastest(objective) if name == AUTO else name
     alone = objective.way is not Way.LOOP or chosen in ("loop", "linear")
     need(alone, "this engine runs examples side by side", engine=chosen, remedy="make the objective with another way")
     if chosen in _IN_PIECES:
-        return ENGINES[chosen](objective, max_physical_batch=max_physical_batch)
-    return ENGINES[chosen](objective)
+        return ENGINES[chosen](objective, max_physical_batch=max_physical_batch, steady=steady, expected=expected)
+    return ENGINES[chosen](objective, steady=steady)
 
 
 def _fastest(objective: Objective) -> str:

@@ -44,6 +44,21 @@ def rows(batch: Batch, cut: slice) -> Batch:
     return mapped(lambda tensor: tensor[cut], batch)
 
 
+def padded(batch: Batch, size: int) -> Batch:
+    """The batch, with its last example repeated until there are `size`.
+
+    Kernels are chosen by the shape of a batch, and may round an example otherwise in a batch of another size.
+    """
+    if examples(batch) == size:
+        return batch
+    return mapped(lambda tensor: tensor[torch.arange(size, device=tensor.device).clamp_max(len(tensor) - 1)], batch)
+
+
+def copies(one: Batch, size: int) -> Batch:
+    """One example, `size` times."""
+    return padded(as_batch(one), size)
+
+
 def example(batch: Batch, i: int) -> Batch:
     """One example, without the dimension of the examples; a copy."""
     return mapped(lambda tensor: tensor[i].clone(), batch)

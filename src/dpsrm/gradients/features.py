@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpsrm.core.errors import need
+from dpsrm.gradients.batch import padded
 from dpsrm.gradients.passes import each_alone
 from dpsrm.gradients.twins import Twins
 
@@ -70,12 +71,13 @@ def freeze_features(trunk: nn.Module, inputs: Tensor, *, batch: int = 256) -> Te
     for name, layer in trunk.named_modules():
         fixed = not layer.training or not isinstance(layer, nn.modules.batchnorm._BatchNorm)
         need(fixed, "a batch norm in training mode mixes records", layer=name, remedy="call trunk.eval()")
-    pieces = [_outputs(trunk, inputs[start : start + batch]) for start in range(0, max(len(inputs), 1), batch)]
+    starts = range(0, max(len(inputs), 1), batch)
+    pieces = [_outputs(trunk, inputs[start : start + batch], size=batch) for start in starts]
     return torch.cat(pieces)
 
 
-def _outputs(trunk: nn.Module, inputs: Tensor) -> Tensor:
-    """The outputs for a few records, each alone on a copy of the trunk."""
+def _outputs(trunk: nn.Module, inputs: Tensor, *, size: int) -> Tensor:
+    """The outputs for a few records, each alone on a copy of the trunk; `size` records are run at a time."""
     twins, state = Twins(trunk), trunk.state_dict(keep_vars=True)
 
     def batch(inputs: Tensor) -> Tensor:
@@ -89,7 +91,7 @@ def _outputs(trunk: nn.Module, inputs: Tensor) -> Tensor:
     if len(inputs) == 0:
         return batch(inputs)
     try:
-        found: Tensor = each_alone(one, inputs)
+        found: Tensor = each_alone(one, padded(inputs, size))[: len(inputs)]
     except Exception:
         found = torch.stack([one(x) for x in inputs])
     return found

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
-from dpsrm.gradients.batch import Batch, dense, examples, groups
+from dpsrm.core.tree import Ragged
+from dpsrm.gradients.batch import Batch, copies, dense, example, examples, groups, padded, shapes
 from dpsrm.gradients.batch import rows as rows_of
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.passes import each_alone
+from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless
 from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
 
+_log = logging.getLogger(__name__)
 _ELEMENTS = 2**24
 """Per-example gradients held at once, in numbers: 64 MB of float32 per point."""
 _ROWS = 1024
@@ -24,37 +29,65 @@ _ROWS = 1024
 class FunctionalEngine:
     """Clipped sums by `torch.func`, in pieces of `max_physical_batch` examples (by default as many as fit in 64 MB).
 
+    `steady` and `expected` are those of `GhostEngine`.
     Edge cases: layers with randomness (dropout) draw the same masks at every point of a query, so that a
     gradient's difference is the difference of one function.
     """
 
-    def __init__(self, objective: Objective, *, max_physical_batch: int | None = None) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        max_physical_batch: int | None = None,
+        steady: bool = True,
+        expected: int | None = None,
+    ) -> None:
         """Prepare the vectorised gradient of `objective`."""
         need(objective.way is Way.VMAP, "this engine runs each example alone by vmap", way=objective.way.value)
         self.objective = objective
+        self.steady = steady
         self.max_physical_batch = min(_ROWS, max_physical_batch or max(1, _ELEMENTS // objective.layout.size))
+        self._piece = self.max_physical_batch if max_physical_batch else piece_size(self.max_physical_batch, expected)
+        self._sizes: dict[tuple[torch.Size, ...], int] = {}
 
     def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
-        tally = Tally.empty(query)
+        tally = Tally.empty(query, steady=self.steady and not isinstance(batch, Ragged))
+        draws = Draws(steady=tally.steady)
         for group in groups(batch):
-            self.add(tally, group)
+            self.add(tally, group, draws)
         return tally.result()
 
-    def add(self, tally: Tally, batch: Batch) -> None:
+    def add(self, tally: Tally, batch: Batch, draws: Draws) -> None:
         """Add a batch to a running sum."""
         batch = dense(batch)
-        for start in range(0, examples(batch), self.max_physical_batch):
-            piece = rows_of(batch, slice(start, start + self.max_physical_batch))
-            state = torch.get_rng_state()
-            gradients, losses_B = [], torch.empty(0)
-            for point_P in reversed(tally.query.points):
-                torch.set_rng_state(state)
-                g_BP, losses_B = self._rows(point_P, piece)
-                gradients.append(g_BP.detach())
-            tally.add(gradients[::-1], losses_B.detach())
+        size = self.max_physical_batch if tally.steady or not examples(batch) else self._size(tally.query, batch)
+        for start in range(0, examples(batch), size):
+            draws.rewind()
+            piece = rows_of(batch, slice(start, start + size))
+            self._add(tally, piece if tally.steady else padded(piece, size), examples(piece))
 
-    def _rows(self, point_P: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _size(self, query: Query, batch: Batch) -> int:
+        """How many examples of this shape make a piece, if places may shift."""
+        if shapes(batch) not in self._sizes:
+            g_BP, losses_B = self._rows(query.points[0], copies(example(batch, 0), self._piece), steady=False)
+            free = placeless([g_BP, losses_B, torch.linalg.vector_norm(g_BP.double(), dim=1)])
+            self._sizes[shapes(batch)] = self._piece if free else 1
+            if not free:
+                _log.warning(ONE_BY_ONE)
+        return self._sizes[shapes(batch)]
+
+    def _add(self, tally: Tally, piece: Batch, real: int) -> None:
+        """Add one piece, of whose examples the first `real` count."""
+        state = torch.get_rng_state()
+        gradients, losses_B = [], torch.empty(0)
+        for point_P in reversed(tally.query.points):
+            torch.set_rng_state(state)
+            g_BP, losses_B = self._rows(point_P, piece, steady=tally.steady)
+            gradients.append(g_BP.detach())
+        tally.add(gradients[::-1], losses_B.detach(), real=real)
+
+    def _rows(self, point_P: Tensor, batch: Batch, *, steady: bool) -> tuple[Tensor, Tensor]:
         """Every example's gradient and loss."""
         run = self.objective.ready()
 
@@ -63,5 +96,5 @@ class FunctionalEngine:
 
         gradient = grad_and_value(loss_of_one)
         with self.objective.explained(point_P, batch):
-            rows: tuple[Tensor, Tensor] = each_alone(lambda one: gradient(point_P, one), batch)
+            rows: tuple[Tensor, Tensor] = each_alone(lambda one: gradient(point_P, one), batch, steady=steady)
         return rows

@@ -25,6 +25,8 @@ from dpsrm.gradients.standard_losses import CLOSED_FORMS, MULTICLASS
 Array = npt.NDArray[Any]
 Matrix = tuple[Array, Array, Array]
 _INVALID = "sparse inputs must have increasing columns in every row, all below the number of features"
+MOST_ROWS = 2**22
+"""What a margin is made for where the number of records is not the same for neighbours: 5e-6 of every clip."""
 _NO_COLUMNS = np.empty(0, dtype=np.uint32)
 
 
@@ -38,6 +40,8 @@ class LinearEngine:
         objective: the module and its loss.
         population: the most rows a sum can have: a public number, on which the rounding margin depends. None takes the
             batch's own size, which is only right where that is public (not under Poisson sampling).
+        steady: False where neighbouring datasets may differ in size (add/remove): a margin from the size would then
+            move every contribution, so that it is made from a constant, 2²² rows, instead of `population`.
 
     Guarantee: as every engine's, rounding included (docs/decisions/linear-rounding.md).
 
@@ -50,7 +54,7 @@ class LinearEngine:
     False
     """
 
-    def __init__(self, objective: Objective, *, population: int | None = None) -> None:
+    def __init__(self, objective: Objective, *, population: int | None = None, steady: bool = True) -> None:
         """Check that the closed form is the objective's."""
         module = objective.module
         if not self.applies(objective) or not isinstance(module, nn.Linear):
@@ -68,7 +72,7 @@ class LinearEngine:
             float(module.bias is not None),
         )
         self.outputs = module.out_features
-        self.population = population
+        self.population = population if steady else MOST_ROWS
 
     @staticmethod
     def applies(objective: Objective) -> bool:

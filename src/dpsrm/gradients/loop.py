@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.secret import ClippedSum, Diagnostics
+from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, as_batch, dense, each_example, examples
 from dpsrm.gradients.objective import Objective
+from dpsrm.gradients.places import Draws
 from dpsrm.gradients.query import MARGIN, STABILITY, ClipRule, Excess, Query, need_few, refuse_excess
 
 
@@ -20,23 +22,26 @@ class LoopEngine:
     Args:
         objective: the module and its loss.
         margin: the share of a clip that is given up for rounding; another one only to compare with another engine.
+        steady: whether a neighbouring dataset leaves all other examples in their places.
 
-    Edge cases: layers with randomness draw the same at every point of a query.
+    Edge cases: layers with randomness draw the same at every point of a query, and unless `steady` for every example.
     """
 
-    def __init__(self, objective: Objective, *, margin: float = MARGIN) -> None:
+    def __init__(self, objective: Objective, *, margin: float = MARGIN, steady: bool = True) -> None:
         """Remember the objective."""
         self.objective = objective
+        self.steady = steady
         self.margin = margin
 
     def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
         total_P = torch.zeros(self.objective.layout.size, dtype=torch.float64)
         batch = dense(batch)
-        count = examples(batch)
-        need_few(count, count)
+        count, draws = examples(batch), Draws(steady=self.steady and not isinstance(batch, Ragged))
+        need_few(count, count * len(query.parts))
         clipped, nonfinite, loss = [0] * len(query.parts), 0, 0.0
         for one in each_example(batch):
+            draws.rewind()
             gradients = self._gradients(query.points, one)
             loss += gradients[0][1]
             finite = all(bool(torch.isfinite(g_P).all()) for g_P, _ in gradients)

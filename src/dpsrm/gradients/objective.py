@@ -19,6 +19,7 @@ from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
 from dpsrm.gradients.layout import Layout
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
+from dpsrm.gradients.places import Draws
 from dpsrm.gradients.twins import Twins
 
 
@@ -77,27 +78,34 @@ class Objective:
         buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         return cls(module, loss, layout, way, _twins=twins, _frozen=frozen, _buffers=buffers)
 
-    def losses(self, vector_P: Tensor, batch: Batch) -> Tensor:
-        """The B losses at the parameters `vector_P`, each example alone (under `Way.BATCH`: all in one call)."""
-        return torch.cat([self._losses(vector_P, group) for group in groups(dense(batch))])
+    def losses(self, vector_P: Tensor, batch: Batch, *, steady: bool = True) -> Tensor:
+        """The B losses at the parameters `vector_P`, each example alone (under `Way.BATCH`: all in one call).
 
-    def _losses(self, vector_P: Tensor, batch: Batch) -> Tensor:
+        Args:
+            steady: as in `for_each`.
+        """
+        return torch.cat([self._losses(vector_P, group, steady=steady) for group in groups(dense(batch))])
+
+    def _losses(self, vector_P: Tensor, batch: Batch, *, steady: bool) -> Tensor:
         """The losses of examples of one shape."""
         count = examples(batch)
         with self.explained(vector_P, batch):
             if self.way is Way.BATCH and count:
                 return self.ready().batch(self.parameters(vector_P), batch)
             if self.way is Way.LOOP or count == 0:
-                return self._one_by_one(vector_P, batch, count)
+                return self._one_by_one(vector_P, batch, count, Draws(steady=steady))
             if self.way is Way.VMAP:
                 one, parameters = self.ready().one, self.parameters(vector_P)
-                losses_B: Tensor = each_alone(lambda x: one(parameters, x), batch)
+                losses_B: Tensor = each_alone(lambda x: one(parameters, x), batch, steady=steady)
                 return losses_B
         raise AssertionError(self.way)
 
-    def _one_by_one(self, vector_P: Tensor, batch: Batch, count: int) -> Tensor:
+    def _one_by_one(self, vector_P: Tensor, batch: Batch, count: int, draws: Draws) -> Tensor:
         """The losses, one example after the other."""
-        each = [self.alone(vector_P, example(batch, i)) for i in range(count)]
+        each = []
+        for i in range(count):
+            draws.rewind()
+            each.append(self.alone(vector_P, example(batch, i)))
         return torch.stack(each) if each else vector_P.new_zeros(0)
 
     def alone(self, vector_P: Tensor, one: Batch) -> Tensor:

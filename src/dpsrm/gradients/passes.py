@@ -106,16 +106,22 @@ class Pass:
         return functional_call(self.module, {**self.values, **parameters}, (inputs,))
 
 
-def each_alone(function: Callable[[Batch], Any], batch: Batch) -> Any:
-    """`function` of one example, for all examples of a batch at once; random layers draw anew for each.
+def each_alone(function: Callable[[Batch], Any], batch: Batch, *, steady: bool = True) -> Any:
+    """`function` of one example, for all examples of a batch at once.
 
     Attention is computed from products and a softmax, because torch's fused kernels know nothing of vmap.
     """
     with sdpa_kernel(SDPBackend.MATH):
-        return for_each(function, batch)
+        return for_each(function, batch, steady=steady)
 
 
-def for_each(function: Callable[[Batch], Any], batch: Batch) -> Any:
-    """`torch.func.vmap` over the examples of any tree: torch's own knows no dataclasses and no None."""
-    vectorised: Any = vmap(lambda *one: function(refilled(batch, iter(one))), randomness="different")
+def for_each(function: Callable[[Batch], Any], batch: Batch, *, steady: bool = True) -> Any:
+    """`torch.func.vmap` over the examples of any tree: torch's own knows no dataclasses and no None.
+
+    Args:
+        steady: random layers draw anew for each example; otherwise the same for all, because what an example draws
+            would depend on its place.
+    """
+    draws = "different" if steady else "same"
+    vectorised: Any = vmap(lambda *one: function(refilled(batch, iter(one))), randomness=draws)
     return vectorised(*leaves(batch))

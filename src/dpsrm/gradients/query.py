@@ -110,11 +110,13 @@ the size of the drawn batch would tell that size.
 """
 
 _ADDITIONS = MARGIN / 4 * 2**53
+MOST_EXAMPLES = 2**20
+"""No sum has more: where all places may shift, the margin must cover the rounding of the whole sum."""
 
 
 def need_few(examples: int, additions: int) -> None:
     """Refuse a batch so large that float64 could not add it up, in so many additions, within the margin."""
-    few = examples * additions <= _ADDITIONS
+    few = examples <= MOST_EXAMPLES and examples * additions <= _ADDITIONS
     need(few, "a batch of this size cannot be summed safely", examples=examples, remedy="take smaller batches")
 
 

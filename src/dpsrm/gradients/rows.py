@@ -22,6 +22,7 @@ class Tally:
     query: Query
     total_P: Tensor
     clipped: list[int]
+    steady: bool = True
     rows: int = 0
     nonfinite: int = 0
     loss: float = 0.0
@@ -29,23 +30,22 @@ class Tally:
     """How many numbers were added to one coordinate of the sum at most."""
 
     @classmethod
-    def empty(cls, query: Query) -> Tally:
-        """Nothing summed yet."""
+    def empty(cls, query: Query, *, steady: bool) -> Tally:
+        """Nothing summed yet; `steady`: a neighbouring dataset leaves all other examples in their places."""
         zero = torch.zeros(len(query.points[0]), dtype=torch.float64, device=query.points[0].device)
-        return cls(query, zero, [0] * len(query.parts))
+        return cls(query, zero, [0] * len(query.parts), steady)
 
-    def add(self, gradients: Sequence[Tensor], losses_B: Tensor) -> None:
+    def add(self, gradients: Sequence[Tensor], losses_B: Tensor, *, real: int) -> None:
         """Add a piece of the batch: one (B, P) tensor of per-example gradients for each of the query's points.
+
+        The first `real` rows are examples; the others only fill the piece up, and count for nothing.
 
         An example with a NaN or infinite gradient at any point contributes zero and is counted.
         Norms, factors and the sum are float64; a part is combined in float64 from the given rows, so what is summed is
         what was measured and the bound holds whatever the rows' own rounding was.
         """
         finite_B = torch.stack([torch.isfinite(g_BP).all(dim=1) for g_BP in gradients]).all(dim=0)
-        self.rows += len(finite_B)
-        self.nonfinite += int((~finite_B).sum())
-        finite_losses = losses_B[torch.isfinite(losses_B)]
-        self.loss += float(finite_losses.double().sum())
+        self.count(losses_B[:real], finite_B[:real])
         points = [torch.where(finite_B[:, None], g_BP, 0).double() for g_BP in gradients]
         for index, part in enumerate(self.query.parts):
             if part.weight == 0:
@@ -55,9 +55,17 @@ class Tally:
             norm_B = torch.linalg.vector_norm(rows_BP, dim=1)
             if self.query.excess is Excess.RAISE:
                 refuse_excess(torch.where(finite_B, norm_B, torch.nan), part)
-            self.clipped[index] += int((norm_B > part.clip).sum())
-            self.total_P += part.weight * (part_factors(norm_B, part) @ rows_BP)
+            self.clipped[index] += int((norm_B[:real] > part.clip).sum())
+            factor_B = part_factors(norm_B, part)
+            factor_B[real:] = 0
+            self.total_P += part.weight * (factor_B @ rows_BP)
             self.additions += 1
+
+    def count(self, losses_B: Tensor, finite_B: Tensor) -> None:
+        """Count examples, with their losses and whether their gradients are finite."""
+        self.rows += len(losses_B)
+        self.nonfinite += int((~finite_B).sum())
+        self.loss += float(losses_B[torch.isfinite(losses_B)].double().sum())
 
     def result(self) -> ClippedSum[Tensor]:
         """The sum with its bound, and what the operator may want to know."""

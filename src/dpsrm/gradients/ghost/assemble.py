@@ -17,8 +17,8 @@ _PASSES = 36
 """What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
 
 
-def blocks(recordings: Sequence[Recording], mixture: Mixture) -> dict[str, Block]:
-    """The blocks of all parameters that were used, from recordings that agree."""
+def blocks(recordings: Sequence[Recording], mixture: Mixture, *, steady: bool = True) -> dict[str, Block]:
+    """The blocks of all parameters that were used, from recordings that agree; `steady` as in `Tally`."""
     uses: list[dict[str, list[Term]]] = []
     for recording in recordings:
         uses.append({})
@@ -26,7 +26,7 @@ def blocks(recordings: Sequence[Recording], mixture: Mixture) -> dict[str, Block
             _share(call, first)
             for name, term in call.terms().items():
                 uses[-1].setdefault(name, []).append(term)
-    return {name: _block([point[name] for point in uses], mixture) for name in uses[0]}
+    return {name: _block([point[name] for point in uses], mixture, steady=steady) for name in uses[0]}
 
 
 def agree(recordings: Sequence[Recording]) -> bool:
@@ -43,18 +43,19 @@ def _share(call: AnyCall, first: AnyCall) -> None:
         call.x, call.version = first.x, first.version
 
 
-def _block(points: list[list[Term]], mixture: Mixture) -> Block:
+def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block:
     """The block of one parameter, from its terms at each point."""
     merged = [_merged(terms) for terms in points]
     if all(isinstance(term, Lookup) for term in merged) and _same_words(merged):
         return LookupBlock([t for t in merged if isinstance(t, Lookup)], mixture.atoms)
     if all(isinstance(term, (Outer, Windows)) for term in merged) and _factored(merged[0], len(points)):
         outers = [t.outer() if isinstance(t, Windows) else t for t in merged if isinstance(t, (Outer, Windows))]
-        return OuterBlock(outers, mixture.atoms, merged[0].order if isinstance(merged[0], Windows) else None)
+        order = merged[0].order if isinstance(merged[0], Windows) else None
+        return OuterBlock(outers, mixture.atoms, order, steady=steady)
     windows = [t for t in merged if isinstance(t, Windows)]
     if len(windows) == len(merged):
-        return RowsBlock(window_rows(windows, mixture.atoms), windows[0].order)
-    return RowsBlock.of([_added(terms) for terms in points], mixture.atoms)
+        return RowsBlock(window_rows(windows, mixture.atoms), windows[0].order, steady=steady)
+    return RowsBlock.of([_added(terms) for terms in points], mixture.atoms, steady=steady)
 
 
 def _merged(terms: list[Term]) -> Term | None:

@@ -68,17 +68,18 @@ class Block(Protocol):
 class RowsBlock:
     """Materialised rows, in float64; differences were taken row by row, so what is summed is what was measured."""
 
-    def __init__(self, atoms: dict[Atom, Tensor], order: Order | None = None) -> None:
+    def __init__(self, atoms: dict[Atom, Tensor], order: Order | None = None, *, steady: bool = True) -> None:
         """Keep the rows of each atom; `order` brings a row to the order of the parameter."""
+        self.steady = steady
         self.atoms = {atom: rows.double() for atom, rows in atoms.items()}
         self.order = order or Order()
         self.most_spread = math.inf
         self._known: dict[Atom, Tensor] = {}
 
     @classmethod
-    def of(cls, points: Sequence[Tensor], atoms: Sequence[Atom]) -> RowsBlock:
+    def of(cls, points: Sequence[Tensor], atoms: Sequence[Atom], *, steady: bool = True) -> RowsBlock:
         """The block of the rows at each point."""
-        return cls({(j, k): points[j] if j == k else points[j] - points[k] for j, k in atoms})
+        return cls({(j, k): points[j] if j == k else points[j] - points[k] for j, k in atoms}, steady=steady)
 
     def measure(self, part: Combination) -> Measure:
         """The norm of each example's combination."""
@@ -103,7 +104,7 @@ class RowsBlock:
 
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
         """Add the weighted rows, in float64."""
-        size, examples = at_once(len(weights)), len(next(iter(self.atoms.values())))
+        size, examples = at_once(len(weights), steady=self.steady), len(next(iter(self.atoms.values())))
         starts = range(0, examples, size)
         for start in starts:
             cut = slice(start, start + size)
@@ -156,11 +157,13 @@ class LookupBlock:
         return square_U.new_zeros(self.examples).index_add_(0, self.owner_U, square_U)
 
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
-        """Add the weighted rows to the words' places, in float64; an example adds to a word once."""
-        table = total_P.view(self.size, -1)
-        for atom, weight_B in weights.items():
-            table.index_add_(0, self.word_U, self.rows.atoms[atom] * weight_B[self.owner_U, None])
-        return len(weights) * self.examples
+        """Add the weighted rows to the words' places, in float64.
+
+        An example adds to a word once, all atoms together: one atom alone may be much longer than their sum.
+        """
+        rows = (self.rows.atoms[atom] * weight_B[self.owner_U, None] for atom, weight_B in weights.items())
+        total_P.view(self.size, -1).index_add_(0, self.word_U, sum(rows, _ZERO))
+        return self.examples
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""

@@ -8,24 +8,25 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
-from dpsrm.gradients.batch import Batch, as_batch, dense, example, examples, groups, rows, shapes
+from dpsrm.core.tree import Ragged
+from dpsrm.gradients.batch import Batch, as_batch, copies, dense, example, examples, groups, padded, rows, shapes
 from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost.assemble import agree, blocks
 from dpsrm.gradients.ghost.blocks import Block, Measure
+from dpsrm.gradients.ghost.lengths import Length, lengths, measure_parts
 from dpsrm.gradients.ghost.look import Look, look, need_rules
-from dpsrm.gradients.ghost.mixture import Combination, Mixture
+from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.recorder import Recording, record
-from dpsrm.gradients.ghost.rounding import CHUNKED, DOUBT, MOST_PIECES
 from dpsrm.gradients.objective import Objective, Way
-from dpsrm.gradients.query import MARGIN, ClipRule, Excess, Part, Query, part_factors, refuse_excess
+from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless
+from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
@@ -40,14 +41,19 @@ class GhostEngine:
     Args:
         objective: the module and its loss; neither is ever run itself (see `Objective`).
         max_physical_batch: how many examples are recorded at once; by default as many as stay in the cache.
+        steady: whether a neighbouring dataset leaves all other examples in their places. Adding or removing a record
+            does not, nor does replacing one by another of another shape: batches that are `Ragged` are never steady.
+        expected: a public size of a batch: unless `steady`, pieces have that size if they can (else 64).
         notice: told, once, which part of the module no rule fits, so that `torch.func` computes it; logs by default.
 
     Guarantee: each example is run alone (see `Objective`), so its contribution depends on no other; no example
     contributes more than Σ weight·clip, and replacing one moves the sum by at most twice that, rounding included
-    (docs/decisions/rounding.md).
+    (docs/decisions/rounding.md); unless `steady`, so do records of other shapes, and adding or removing one moves it
+    by at most once that (docs/decisions/shifting.md).
 
-    Edge cases: dropout draws the same masks at every point of a query. An example whose gradient is not finite, or
-    whose squared norm does not fit into the parameters' type, contributes zero and is counted.
+    Edge cases: dropout draws the same masks at every point of a query, and unless `steady` for every example. An
+    example whose gradient is not finite, or whose squared norm does not fit into the parameters' type, contributes
+    zero and is counted.
     """
 
     def __init__(
@@ -55,6 +61,8 @@ class GhostEngine:
         objective: Objective,
         *,
         max_physical_batch: int | None = None,
+        steady: bool = True,
+        expected: int | None = None,
         notice: Callable[[str], None] = _log.warning,
     ) -> None:
         """Remember the objective; the module is looked at when the first batch comes."""
@@ -71,26 +79,66 @@ class GhostEngine:
             need(fixed, "an embedding must not rescale its own weights", layer=name, remedy="leave out max_norm")
         self.objective = objective
         self.max_physical_batch = max_physical_batch
+        self.steady, self._expected = steady, expected
         self._notice = notice
         self._looks: dict[tuple[torch.Size, ...], Look] = {}
+        self._sizes: dict[tuple[torch.Size, ...], int] = {}
+        self._functional: FunctionalEngine | None = None
 
     def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
-        tally = Tally.empty(query)
+        tally = Tally.empty(query, steady=self.steady and not isinstance(batch, Ragged))
+        draws = Draws(steady=tally.steady)
         for group in groups(batch):
             if examples(group):
-                self._add_group(tally, dense(group))
+                self._add_group(tally, dense(group), draws)
         return tally.result()
 
-    def _add_group(self, tally: Tally, batch: Batch) -> None:
+    def _add_group(self, tally: Tally, batch: Batch, draws: Draws) -> None:
         """Add examples of one shape, in pieces that fit."""
         seen, count = self._look(tally.query, batch), examples(batch)
         if seen.modules is None:
-            FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch).add(tally, batch)
+            self._add_rows(tally, batch, draws)
             return
         each = self.max_physical_batch or _automatic(seen.numbers, count)
+        each = each if tally.steady else self._size(tally.query, batch, seen)
         for start in range(0, count, each):
-            self._add(tally, rows(batch, slice(start, start + each)), seen.modules)
+            draws.rewind()
+            piece = rows(batch, slice(start, start + each))
+            if not self._add(tally, piece if tally.steady else padded(piece, each), seen.modules, examples(piece)):
+                self._add_rows(tally, piece, draws)
+
+    def _add_rows(self, tally: Tally, batch: Batch, draws: Draws) -> None:
+        """Add examples by materialised gradients."""
+        if self._functional is None:
+            self._functional = FunctionalEngine(
+                self.objective,
+                max_physical_batch=self.max_physical_batch,
+                steady=self.steady,
+                expected=self._expected,
+            )
+        self._functional.add(tally, batch, draws)
+
+    def _size(self, query: Query, batch: Batch, seen: Look) -> int:
+        """How many examples of this shape make a piece, if places may shift; tried out once."""
+        if shapes(batch) not in self._sizes:
+            size = self.max_physical_batch or piece_size(_most(seen.numbers), self._expected)
+            free = size == 1 or self._placeless(query, copies(example(batch, 0), size), seen.modules or ())
+            self._sizes[shapes(batch)] = size if free else 1
+            if not free:
+                self._notice(ONE_BY_ONE)
+        return self._sizes[shapes(batch)]
+
+    def _placeless(self, query: Query, equal: Batch, modules: Sequence[str]) -> bool:
+        """Whether equal examples are computed to equal bits."""
+        recordings = self._recordings(query, equal, modules, steady=False)
+        if not agree(recordings):
+            return True  # not added from recordings
+        tensors = [tensor for recording in recordings for tensor in recording.tensors]
+        mixture = Mixture.of(query)
+        found = list(blocks(recordings, mixture, steady=False).values())
+        measures = measure_parts(mixture, found, recordings[0].losses_B)
+        return placeless([*tensors, *(t for m in measures for t in (m.square_B, m.doubt_B, m.spread_B))])
 
     def _look(self, query: Query, batch: Batch) -> Look:
         """What is known about the module for examples of this shape; says once what is left to `torch.func`."""
@@ -103,48 +151,45 @@ class GhostEngine:
             self._looks[shapes(batch)] = found
         return found
 
-    def _add(self, tally: Tally, batch: Batch, modules: Sequence[str]) -> None:
-        """Add one piece of the batch."""
+    def _add(self, tally: Tally, batch: Batch, modules: Sequence[str], real: int) -> bool:
+        """Add one piece of the batch, of whose examples the first `real` count; False if that cannot be done here."""
         query = tally.query
-        recordings = self._recordings(query, batch, modules)
+        recordings = self._recordings(query, batch, modules, steady=tally.steady)
         if not agree(recordings):
             need_rules(self.objective, sorted({name for recording in recordings for name in recording.leaks}))
-            FunctionalEngine(self.objective, max_physical_batch=self.max_physical_batch).add(tally, batch)
-            return
+            return False
         mixture = Mixture.of(query)
-        found = blocks(recordings, mixture)
-        losses_B = recordings[0].losses_B
+        found = blocks(recordings, mixture, steady=tally.steady)
         losses = [recording.losses_B for recording in recordings]
         del recordings
-        tally.rows += len(losses_B)
-        tally.loss += float(losses_B[torch.isfinite(losses_B)].double().sum())
-        measures = _measures(mixture, list(found.values()), losses_B)
+        measures = measure_parts(mixture, list(found.values()), losses[0])
         if self.objective.way is Way.BATCH:
             self._compare(query, batch, losses, measures)
-        self._add_blocks(tally, mixture, found, measures)
+        known = lengths(tally, mixture, list(found.values()), measures, losses_B=losses[0][:real])
+        self._add_blocks(tally, mixture, found, known)
+        return True
 
-    def _add_blocks(self, tally: Tally, mixture: Mixture, found: dict[str, Block], measures: Sequence[Measure]) -> None:
-        """Clip and add the gradients of one piece."""
-        lengths = self._lengths(tally, mixture, list(found.values()), measures)
-        weights = {atom: torch.zeros_like(lengths[0].factor_B) for atom in mixture.atoms}
+    def _add_blocks(self, tally: Tally, mixture: Mixture, found: dict[str, Block], known: Sequence[Length]) -> None:
+        """Add the clipped gradients of one piece."""
+        weights = {atom: torch.zeros_like(known[0].factor_B) for atom in mixture.atoms}
         additions = 0
-        for part, mixed, length in zip(tally.query.parts, mixture.parts, lengths, strict=True):
+        for part, mixed, length in zip(tally.query.parts, mixture.parts, known, strict=True):
             for atom, c in mixed.items():
                 weights[atom] += part.weight * c * length.factor_B
         for name, total in self.objective.layout.split(tally.total_P).items():
             if name in found:
                 block = found[name]
-                loose_B = torch.stack([length.pieces_B > block.most_spread for length in lengths]).any(0)
+                loose_B = torch.stack([length.pieces_B > block.most_spread for length in known]).any(0)
                 additions = max(additions, block.add(weights, total.view(-1), loose_B=loose_B))
         tally.additions += additions
 
-    def _recordings(self, query: Query, batch: Batch, modules: Sequence[str]) -> list[Recording]:
+    def _recordings(self, query: Query, batch: Batch, modules: Sequence[str], *, steady: bool) -> list[Recording]:
         """One pass per point, all with the same random numbers."""
         state = torch.get_rng_state()
         recordings = []
         for point_P in query.points:
             torch.set_rng_state(state)
-            recordings.append(record(self.objective, point_P, batch, modules=modules))
+            recordings.append(record(self.objective, point_P, batch, modules=modules, steady=steady))
         return recordings
 
     def _compare(self, query: Query, batch: Batch, losses: Sequence[Tensor], measures: Sequence[Measure]) -> None:
@@ -154,69 +199,12 @@ class GhostEngine:
             seen = Seen([float(losses_B[i]) for losses_B in losses], norms)
             compare_parts(self.objective, query, example(batch, i), seen)
 
-    def _lengths(self, tally: Tally, mixture: Mixture, found: list[Block], measures: Sequence[Measure]) -> list[Length]:
-        """The clip factor of every part and example; zero for examples that are not finite."""
-        finite_B = torch.stack([torch.isfinite(m.square_B + m.doubt_B + m.spread_B) for m in measures]).all(dim=0)
-        tally.nonfinite += int((~finite_B).sum())
-        if not bool(finite_B.all()):
-            for block in found:
-                block.silence(finite_B)
-        lengths, margin = [], MARGIN + (CHUNKED if any(block.most_spread < math.inf for block in found) else 0)
-        for index, (part, measure) in enumerate(zip(tally.query.parts, measures, strict=True)):
-            if part.weight > 0 and tally.query.excess is Excess.RAISE:
-                refuse_excess(torch.where(finite_B, measure.square_B.sqrt(), torch.nan), part)
-            upper_B = _upper(measure, mixture.parts[index], found, part)
-            tally.clipped[index] += int((finite_B & (upper_B > part.clip)).sum()) if part.weight > 0 else 0
-            lengths.append(_length(upper_B, measure, part, finite_B, margin=margin))
-        return lengths
-
-
-def _measures(mixture: Mixture, found: Sequence[Block], losses_B: Tensor) -> list[Measure]:
-    """What is known about the norm of every part and example."""
-    zero_B = torch.zeros_like(losses_B, dtype=torch.float64)
-    measures = []
-    for mixed in mixture.parts:
-        measure = Measure(zero_B, zero_B, zero_B)
-        for block in found if mixed else ():
-            measure = measure.plus(block.measure(mixed))
-        measures.append(measure)
-    return measures
-
-
-@dataclass(frozen=True)
-class Length:
-    """A part's clip factor for each example, and how long its weighted pieces are together, in clips."""
-
-    factor_B: Tensor
-    pieces_B: Tensor
-
-
-def _length(upper_B: Tensor, measure: Measure, part: Part, finite_B: Tensor, *, margin: float) -> Length:
-    """The factor that keeps a part within its clip, and its pieces within what float64 adds without harm."""
-    spread_B = measure.spread_B.sqrt()
-    factor_B = torch.where(finite_B, part_factors(upper_B, part, margin), 0)
-    if part.clip == math.inf:
-        return Length(factor_B, torch.zeros_like(spread_B))
-    factor_B = torch.minimum(factor_B, torch.nan_to_num(MOST_PIECES * part.clip / spread_B, nan=math.inf))
-    return Length(factor_B, torch.where(finite_B, factor_B * spread_B / part.clip, 0))
-
 
 def _automatic(numbers: int, examples: int) -> int:
     """How many examples at once, if each has `numbers` numbers recorded per point; pieces of equal size."""
-    most = max(1, _CACHED // max(1, numbers), min(_FEW, _MOST // max(1, numbers)))
-    return math.ceil(examples / max(1, round(examples / most)))
+    return math.ceil(examples / max(1, round(examples / _most(numbers))))
 
 
-def _upper(measure: Measure, mixed: Combination, found: list[Block], part: Part) -> Tensor:
-    """A norm that no example's part exceeds; where rounding makes it doubtful, taken again from float64 products.
-
-    A relative 2^-24 stands for the roundings of this function and of float64 sums over blocks.
-    """
-    square_B, doubt_B = measure.square_B, measure.doubt_B
-    acts_B = ((square_B + doubt_B).sqrt() > part.clip * (1 - 2 * CHUNKED)) | (part.rule is ClipRule.AUTO)
-    redo_B = acts_B & (doubt_B > DOUBT * square_B) & torch.isfinite(doubt_B)
-    if bool(redo_B.any()):
-        rows = redo_B.nonzero().flatten()
-        square_B = square_B.index_put((rows,), torch.stack([b.precise(mixed, rows) for b in found]).sum(0))
-        doubt_B = torch.where(redo_B, 2.0**-36 * measure.spread_B, doubt_B)
-    return (square_B * (1 + 2.0**-24) + doubt_B).sqrt()
+def _most(numbers: int) -> int:
+    """How many examples at most, if each has `numbers` numbers recorded per point."""
+    return max(1, _CACHED // max(1, numbers), min(_FEW, _MOST // max(1, numbers)))

@@ -32,8 +32,14 @@ Rights = dict[Atom, Combination]
 class OuterBlock:
     """A linear map's weight as outer products; left (j, j) is a_j, left (j, k) is a_j − a_k, right likewise with g."""
 
-    def __init__(self, points: Sequence[Outer], atoms: Sequence[Atom], order: Order | None = None) -> None:
-        """Take the differences the atoms need; `order` brings a row to the order of the parameter."""
+    def __init__(
+        self, points: Sequence[Outer], atoms: Sequence[Atom], order: Order | None = None, *, steady: bool = True
+    ) -> None:
+        """Take the differences the atoms need; `order` brings a row to the order of the parameter.
+
+        Unless places are `steady`, every example is loose: float32 chunks would all differ between neighbours.
+        """
+        self.steady = steady
         self.order = order or Order()
         self.left: dict[Atom, Tensor] = {}
         self.right: dict[Atom, Tensor] = {}
@@ -43,6 +49,7 @@ class OuterBlock:
         self.positions = len(points) * a_BTI.shape[1]  # of all left factors; by shapes alone, so that chunks are too
         self.chunk = min(chunk(self.positions, a_BTI.shape[2] * g_BTO.shape[2], a_BTI.dtype), len(a_BTI))
         self.most_spread = most_spread(self.positions, self.chunk, a_BTI.dtype) if self.chunk else math.inf
+        self.most_spread = self.most_spread if steady or self.chunk == 0 else -1.0
         if self.chunk == 0:
             points = _wide(points)
         for j, k in atoms:
@@ -91,7 +98,7 @@ class OuterBlock:
         """Some examples, in float64."""
         cut = OuterBlock.__new__(OuterBlock)
         cut.order, cut._grams, cut._norms, cut.chunk, cut.most_spread = self.order, {}, {}, 0, math.inf
-        cut.positions = self.positions
+        cut.positions, cut.steady = self.positions, self.steady
         cut.left = {atom: left[rows].double() for atom, left in self.left.items()}
         cut.right = {atom: right[rows].double() for atom, right in self.right.items()}
         return cut
@@ -127,7 +134,7 @@ class OuterBlock:
     def _add_together(self, weights: dict[Atom, Tensor], total_P: Tensor) -> int:
         """Add float64 factors, as many examples in one product as the margin allows."""
         scaled = self._scaled(weights)
-        size = at_once(self.positions)
+        size = at_once(self.positions, steady=self.steady)
         starts = range(0, len(next(iter(scaled.values()))), size)
         for start in starts:
             cut = slice(start, start + size)

@@ -88,6 +88,12 @@ class Recording:
         gradients = sum(call.grad.numel() for call in self.calls if call.grad is not None)
         return (sum(inputs.values()) + gradients) // max(1, len(self.losses_B))
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Losses, and what the calls recorded, each with a row per example."""
+        inputs = [call.x for call in self.calls if isinstance(call, Call) and call.x is not None]
+        return [self.losses_B, *inputs, *(call.grad for call in self.calls if call.grad is not None)]
+
 
 class Recorder(TorchFunctionMode):
     """Sees every function of torch that is called, and records those with a rule and a watched parameter."""
@@ -179,10 +185,12 @@ def record(
     *,
     modules: Sequence[str] = (),
     cut: bool = False,
+    steady: bool = True,
 ) -> Recording:
     """One pass at `point_P` over a batch of one example or more, forward and backward through Σ losses.
 
     Args:
+        steady: as in `for_each`.
         modules: submodules that are left to `torch.func` (see `fallback`).
         cut: let those submodules' parameters show whether they are used elsewhere.
     """
@@ -193,7 +201,7 @@ def record(
         recorder = Recorder(handed, batch=examples(batch) if objective.way is Way.BATCH else None)
         run = objective.ready()
         watch(objective, run, modules, recorder, cut=cut)
-        losses_B = _losses(run, handed, recorder, batch)
+        losses_B = _losses(run, handed, recorder, batch, steady=steady)
         if not losses_B.requires_grad:
             return Recording(tuple(recorder.calls), losses_B.detach(), ())
         found = torch.autograd.grad(losses_B.sum(), [recorder.seed, *leaves.values()], allow_unused=True)
@@ -201,7 +209,7 @@ def record(
     return Recording(tuple(recorder.calls), losses_B.detach(), leaks)
 
 
-def _losses(run: Pass, handed: dict[str, Tensor], recorder: Recorder, batch: Batch) -> Tensor:
+def _losses(run: Pass, handed: dict[str, Tensor], recorder: Recorder, batch: Batch, *, steady: bool) -> Tensor:
     """The losses of the recorded forward pass."""
     if recorder.batch is not None:
         with recorder:
@@ -212,5 +220,6 @@ def _losses(run: Pass, handed: dict[str, Tensor], recorder: Recorder, batch: Bat
         with recorder:
             return run.one(handed, x)
 
-    losses_B: Tensor = for_each(one, (batch, torch.zeros(examples(batch), device=leaves(batch)[0].device)))
+    numbered = (batch, torch.zeros(examples(batch), device=leaves(batch)[0].device))
+    losses_B: Tensor = for_each(one, numbered, steady=steady)
     return losses_B

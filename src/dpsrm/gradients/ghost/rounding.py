@@ -11,7 +11,8 @@ import math
 
 import torch
 
-from dpsrm.gradients.query import MARGIN
+from dpsrm.core.errors import need
+from dpsrm.gradients.query import MARGIN, MOST_EXAMPLES
 
 CHUNKED = 2.0**-9
 """What is clipped gives up so much more, 0.2 %, where a few examples at a time are added in float32."""
@@ -21,6 +22,12 @@ DOUBT = 2.0**-9
 
 MOST_PIECES = 2.0**12
 """How long an example's weighted pieces may be together, in clips: what cancels more is scaled down further."""
+
+SHIFTING = 2.0**-13
+"""What is clipped gives up this instead of `MARGIN`, 0.012 %, where a neighbouring dataset may shift all places."""
+
+FEW_PIECES = 2.0**6
+"""`MOST_PIECES` where a neighbouring dataset may shift all places."""
 
 _SMALL, _SHORT = 2**14, 128
 _ALLOWANCE = 8
@@ -56,17 +63,20 @@ def chunk(positions: int, size: int, dtype: torch.dtype) -> int:
     return examples if examples * positions >= _SHORT else 0
 
 
-def at_once(positions: int) -> int:
-    """How many examples may be added in one float64 product: their error stays below an eighth of `MARGIN`.
+def at_once(positions: int, *, steady: bool = True) -> int:
+    """How many examples may be added in one float64 product: the error stays below an eighth of the margin.
 
-    >>> at_once(1), at_once(64), at_once(10**7)
-    (508, 63, 1)
+    If places are steady, one product differs between neighbours, and its error counts; otherwise that of all products.
+
+    >>> at_once(1), at_once(64), at_once(1, steady=False), at_once(64, steady=False)
+    (508, 63, 2039, 31)
     """
-    most = MARGIN / 8 / MOST_PIECES
-    examples = int(math.sqrt(most * 2**53 / positions))
-    while examples > 1 and examples * gamma(examples * positions + 8) > most:
+    most = MARGIN / 8 / MOST_PIECES if steady else SHIFTING / 8 / FEW_PIECES / MOST_EXAMPLES
+    examples = int(math.sqrt(most * 2**53 / positions) if steady else most * 2**53 / positions)
+    while examples and (examples if steady else 1) * gamma(examples * positions + 8) > most:
         examples -= 1
-    return max(1, examples)
+    need(examples > 0, "a layer is applied at too many positions to be added safely", positions=positions)
+    return examples
 
 
 def most_spread(positions: int, examples: int, dtype: torch.dtype) -> float:

@@ -1,0 +1,54 @@
+"""An example's place among the others must not matter where a neighbouring dataset may shift it.
+
+Adding or removing a record shifts all later ones, and replacing one by another of another shape moves it to another
+group. Batches are then run in pieces of one public size (the last is filled up), random layers draw the same for every
+example, and if copies of one example are not computed to the same bits in every place, pieces have one example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+PIECE = 64
+"""How many examples a piece has where no public size of a batch is known."""
+
+
+def piece_size(most: int, expected: int | None) -> int:
+    """How many examples make a piece of `most` at most: a public number, never the size of a drawn batch."""
+    return max(1, min(most, expected or PIECE))
+
+
+def placeless(tensors: Iterable[Tensor]) -> bool:
+    """Whether every tensor's rows, of copies of one example, are equal to the bit.
+
+    Which kernel computes a row depends on shapes and places, not on values: equal rows for one example's values are
+    evidence for all, not a proof (docs/decisions/shifting.md). torch's rows are not always equal: small matrix
+    products, and the last elements of a tensor whose size is no multiple of a vector's, are computed otherwise.
+    """
+    for rows in tensors:
+        first = rows[:1].expand_as(rows)
+        if not bool(((rows == first) | ((rows != rows) & (first != first))).all()):
+            return False
+    return True
+
+
+ONE_BY_ONE = (
+    "examples are run one by one, which is slow: here torch computes an example to other bits in another place of the "
+    "batch, and a neighbouring dataset (a record more or less, or of another shape) would shift all places"
+)
+
+
+class Draws:
+    """The random numbers of one sum: examples draw on, one after the other, or all from the same beginning."""
+
+    def __init__(self, *, steady: bool) -> None:
+        """Remember where the generator stands."""
+        self._steady, self._state = steady, torch.get_rng_state()
+
+    def rewind(self) -> None:
+        """Before a piece, or an example: back to the beginning, unless places are steady."""
+        if not self._steady:
+            torch.set_rng_state(self._state)
