@@ -2,24 +2,26 @@
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset, default_collate
 
 from conftest import make_problem
 from dpsrm.core.errors import InputError
+from dpsrm.core.events import Adjacency
 from dpsrm.core.randomness import Streams
-from dpsrm.data import Records
+from dpsrm.data import DatasetRecords, Records
 from dpsrm.runs.book import MemoryBook
 from dpsrm.training import Performance, Privacy, Settings, Step, Training, resume, train
 from dpsrm.training.prepare import prepare
 
 
-def a_step(**training):
+def a_step(adjacency=Adjacency.REPLACE_ONE, source=lambda *records: Records(*records), **training):
     objective, records = make_problem("mlp")
     settings = Settings(
-        privacy=Privacy(epsilon=9.0, delta=1e-4, accountant="rdp"),
+        privacy=Privacy(epsilon=9.0, delta=1e-4, accountant="rdp", adjacency=adjacency),
         training=Training(**{"batch": 10, "steps": 5, **training}),
         seed=3,
     )
-    prepared = prepare(objective.module, objective.loss, Records(*records(60)), settings, Streams.seeded(3))
+    prepared = prepare(objective.module, objective.loss, source(*records(60)), settings, Streams.seeded(3))
     return Step(prepared, MemoryBook(prepared.plan.header(private_randomness=False)))
 
 
@@ -73,3 +75,14 @@ def test_a_resumed_run_uses_the_threads_it_began_with(tmp_path):
     finally:
         torch.set_num_threads(before)
     assert seen == [2] * 5
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_the_engine_knows_whether_neighbours_leave_the_others_in_their_places(adjacency):
+    step = a_step(adjacency=adjacency)
+    assert step.engine.steady == (adjacency is Adjacency.REPLACE_ONE)
+    while not step.done:
+        step()
+    for collate in (None, default_collate):
+        step = a_step(adjacency, lambda *records, c=collate: DatasetRecords(TensorDataset(*records), c))
+        assert step.engine.steady == (adjacency is Adjacency.REPLACE_ONE and collate is None)

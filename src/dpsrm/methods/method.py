@@ -154,7 +154,7 @@ class Method(ABC):
         return (first, rest) if rest.count else (first,)
 
     @property
-    def steady(self) -> bool:
+    def foreseeable(self) -> bool:
         """Whether every release but the first looks at `schedule.batch` records, so that batches can be read ahead."""
         return type(self).stages is Method.stages
 

@@ -114,7 +114,7 @@ class PrivateLoader:
         """Draws with their batches; worker processes read ahead where the draws are known ahead."""
         step, records = self._run.step, self._run.prepared.records
         workers = self._options.get("num_workers", 0)
-        if not workers or not self._run.prepared.plan.method.steady:
+        if not workers or not self._run.prepared.plan.method.foreseeable:
             while True:
                 draw = step.draw()
                 yield draw, records.take(draw.indices)

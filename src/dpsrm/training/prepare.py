@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from dpsrm.core.errors import ResumeError, need
-from dpsrm.core.events import event_to_json
+from dpsrm.core.events import Adjacency, event_to_json
 from dpsrm.core.isolation import Isolation
 from dpsrm.core.randomness import Streams
-from dpsrm.data import RecordSource, as_records
+from dpsrm.data import DatasetRecords, RecordSource, as_records
 from dpsrm.gradients import ModelLosses, Objective, PerExampleLoss, Way, as_losses
 from dpsrm.methods import (
     Method,
@@ -43,6 +43,16 @@ class Prepared:
     plan: Plan
     walk: Walk
     output: Output
+
+    @property
+    def steady(self) -> bool:
+        """Whether a neighbouring dataset leaves all other examples of a batch in their places, and rounding with them.
+
+        Adding or removing a record does not; nor does replacing one by a record of another shape, which a collate
+        function of the user's may make.
+        """
+        shaped = not isinstance(self.records, DatasetRecords) or self.records.collate is None
+        return shaped and self.plan.spending.adjacency is Adjacency.REPLACE_ONE
 
     @property
     def threads(self) -> int:

@@ -96,7 +96,13 @@ class Step:
         self.prepared = p
         self.book = book
         self.threads = prepared.threads if threads is None else threads
-        self.engine = engine(performance.engine, p.objective, max_physical_batch=performance.max_physical_batch)
+        self.engine = engine(
+            performance.engine,
+            p.objective,
+            max_physical_batch=performance.max_physical_batch,
+            steady=p.steady,
+            expected=p.plan.schedule.batch,
+        )
         self.airlock = Airlock(
             book,
             planned=p.plan.chargeable_ahead,
