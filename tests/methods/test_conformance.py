@@ -178,7 +178,7 @@ LAYOUT = Layout.of(zero_logistic())
 STEPPERS = {
     "constant": lambda: ConstantStep(0.3),
     "dp-adam": lambda: CorrectedAdam(0.3),
-    "torch-adam": lambda: OptimizerStep(
+    "torch-adam": lambda: OptimizerStep.made(
         lambda leaves: torch.optim.Adam(leaves, lr=0.1), LAYOUT, torch.zeros(D + 1, dtype=torch.float64)
     ),
     "scheduled": lambda: Scheduled(ConstantStep(0.3), RateSchedule(decay="linear", warmup=3, steps=STEPS)),

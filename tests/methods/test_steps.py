@@ -28,7 +28,7 @@ def test_any_optimizer_moves_as_if_the_direction_were_the_gradient(factory):
     directions = [torch.randn(LAYOUT.size, generator=generator, dtype=torch.float64) for _ in range(5)]
     leaves = [nn.Parameter(piece.clone()) for piece in LAYOUT.split(theta).values()]
     reference = factory(leaves)
-    step = OptimizerStep(factory, LAYOUT, theta)
+    step = OptimizerStep.made(factory, LAYOUT, theta)
     for direction in directions:
         for leaf, slope in zip(leaves, LAYOUT.split(direction).values(), strict=True):
             leaf.grad = slope.float().clone()
@@ -39,7 +39,7 @@ def test_any_optimizer_moves_as_if_the_direction_were_the_gradient(factory):
 
 def test_an_optimizers_state_can_be_carried_on():
     def make():
-        return OptimizerStep(lambda leaves: torch.optim.Adam(leaves, lr=0.1), LAYOUT, torch.zeros(LAYOUT.size))
+        return OptimizerStep.made(lambda leaves: torch.optim.Adam(leaves, lr=0.1), LAYOUT, torch.zeros(LAYOUT.size))
 
     ones = torch.ones(LAYOUT.size)
     straight, first, second = make(), make(), make()

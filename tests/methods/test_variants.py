@@ -168,7 +168,7 @@ def test_dp_adam_without_noise_is_adam():
     layout, stream = Layout.of(module), torch.Generator().manual_seed(0)
     theta = layout.read(module).double()
     ours = CorrectedAdam(0.1)
-    theirs = OptimizerStep(lambda leaves: torch.optim.Adam(leaves, lr=0.1), layout, theta)
+    theirs = OptimizerStep.made(lambda leaves: torch.optim.Adam(leaves, lr=0.1), layout, theta)
     a = b = theta
     for _ in range(20):
         g = torch.randn(layout.size, generator=stream, dtype=torch.float64)
@@ -220,7 +220,7 @@ def test_a_schedule_is_the_schedule_of_the_learning_rate():
     layout, stream = Layout.of(module), torch.Generator().manual_seed(0)
     rate = RateSchedule(decay="cosine", warmup=3, steps=10)
     start = layout.read(module)
-    step = Scheduled(OptimizerStep(lambda leaves: torch.optim.AdamW(leaves, lr=0.1), layout, start), rate)
+    step = Scheduled(OptimizerStep.made(lambda leaves: torch.optim.AdamW(leaves, lr=0.1), layout, start), rate)
     theirs = torch.optim.AdamW(module.parameters(), lr=0.1)
     torch_schedule = torch.optim.lr_scheduler.LambdaLR(theirs, rate)
     theta = start

@@ -5,6 +5,7 @@ Shapes: B examples, P trainable parameters in all.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,6 +57,7 @@ class Objective:
     _twins: tuple[Twins, Twins] = field(repr=False, kw_only=True)
     _frozen: dict[str, Tensor] = field(repr=False, kw_only=True)
     _buffers: dict[str, Tensor] = field(repr=False, kw_only=True)
+    _entry: dict[str, bytes] = field(repr=False, kw_only=True)
 
     @classmethod
     def of(cls, module: nn.Module, loss: PerExampleLoss | ModelLosses, *, way: Way = Way.VMAP) -> Objective:
@@ -76,7 +78,8 @@ class Objective:
         twins = Twins(module), Twins(function, with_values=True)
         frozen = {name: p.detach().clone() for name, p in module.named_parameters() if name not in layout.names}
         buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
-        return cls(module, loss, layout, way, _twins=twins, _frozen=frozen, _buffers=buffers)
+        entry = {name: _digest(value) for name, value in {**frozen, **buffers}.items()}
+        return cls(module, loss, layout, way, _twins=twins, _frozen=frozen, _buffers=buffers, _entry=entry)
 
     def losses(self, vector_P: Tensor, batch: Batch, *, steady: bool = True) -> Tensor:
         """The B losses at the parameters `vector_P`, each example alone (under `Way.BATCH`: all in one call).
@@ -181,10 +184,12 @@ class Objective:
             The names of buffers and frozen parameters that somebody had changed meanwhile.
         """
         now = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        entry = {**self._frozen, **self._buffers}
-        changed = [name for name, value in entry.items() if name in now and not _same(now[name], value)]
+        changed = [name for name, digest in self._entry.items() if name in now and _digest(now[name]) != digest]
         for name in changed:
-            now[name].copy_(entry[name])
+            kept = {**self._frozen, **self._buffers}[name]
+            if _digest(kept) != self._entry[name]:  # a pass that is not given a copy of its own may have written it
+                raise IsolationError(f"{name} was changed while training, so it cannot be published; leave it as it is")
+            now[name].copy_(kept)
         self.layout.write(self.module, vector_P)
         return changed
 
@@ -217,6 +222,12 @@ def _refuse_own(*_: Any) -> None:
     raise IsolationError(
         "the losses run the user's own module on records; run the model that they are given: losses(model, batch)"
     )
+
+
+def _digest(value: Tensor) -> bytes:
+    """The SHA-256 of a tensor's numbers."""
+    numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(numbers.numpy().data).digest()
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
