@@ -23,7 +23,8 @@ from dpsrm.methods.steps import (
     penalised,
 )
 from dpsrm.methods.storm import Storm
-from dpsrm.methods.theory import Assumptions, TheoryPlan, plan_theory
+from dpsrm.methods.theorem_noise import TheoremNoise, best_theorem_noise, corollary_beta, corollary_steps, theorem_noise
+from dpsrm.methods.theory import Assumptions, Theory, TheoryPlan, plan_theory
 from dpsrm.methods.walk import DirectionWalk
 
 METHODS: dict[str, type[Method]] = {each.name: each for each in (Srm, Sgd, Gd, Agd, Rrpsgd, Disk, Spider, Storm)}
@@ -66,12 +67,18 @@ __all__ = [
     "Stage",
     "Stepper",
     "Storm",
+    "TheoremNoise",
+    "Theory",
     "TheoryPlan",
     "Walk",
+    "best_theorem_noise",
+    "corollary_beta",
+    "corollary_steps",
     "exact_noise",
     "make_output",
     "method_class",
     "papers_noise",
     "penalised",
     "plan_theory",
+    "theorem_noise",
 ]

@@ -1,5 +1,6 @@
 """From settings and data to a trained model, its ledger and its certificate."""
 
+from dpsrm.methods import Theory
 from dpsrm.training.config import Config, Data, Settings, config_from, settings_to_dict
 from dpsrm.training.loop import Progress, Watcher
 from dpsrm.training.metrics import classification_metrics
@@ -7,7 +8,6 @@ from dpsrm.training.models import Model, loss_for
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.session import Run
 from dpsrm.training.settings import Performance, Privacy, Training
-from dpsrm.training.theory import Theory
 from dpsrm.training.train import resume, train
 from dpsrm.training.trials import TrialResult, run_trials
 
