@@ -22,7 +22,8 @@ from dpsrm.methods import (
     theorem_noise,
 )
 from dpsrm.methods.theorem_noise import corollary_batch, order_for
-from dpsrm.training import Privacy, Settings, Theory, Training, train
+from dpsrm.training import Privacy, Settings, Theory, Training, settings_to_dict, train
+from dpsrm.training.config import settings_from
 from dpsrm.training.models import binary_loss
 
 
@@ -95,11 +96,12 @@ def test_lemma_1_fails_with_the_theorems_batches_for_every_large_n():
 
 
 def test_the_corollarys_plan_by_hand():
-    """T = 101 as above, b = b0 = n·√(ε/T) = 1000/√101 = 99.5, rounded down; the threshold for α = 33 is
+    """T = 100 or 101 as above (4·n0·L·D_F/ζ² is 100 up to rounding); with n·ε = 1000 still, but n = 1250 and ε = 0.8,
+    b = b0 = n·√(ε/T) = 1250·√(0.8/100) = 111.8, rounded down. The threshold at ε = 1, α = 33 is
     33²·(1 + 7·33)²·e^{3·32/(7·33)} = 7656²·e^{0.41558} = 8.88e7."""
-    plan = plan_theory(assumptions(epsilon=1.0), batches="corollary")
-    steps = {101: 99, 100: 100}  # 4·n0·L·D_F/ζ² is 100 up to rounding
-    assert plan.batch == plan.first_batch == steps[plan.steps]
+    plan = plan_theory(assumptions(n=1250, epsilon=0.8), batches="corollary")
+    assert plan.b == plan.b0 == pytest.approx(1250 * math.sqrt(0.8 / plan.steps))
+    assert (plan.steps, plan.batch, plan.first_batch) in ((100, 111, 111), (101, 111, 111))
     (threshold,) = (c for c in plan.conditions if c.name == "corollary")
     assert not threshold.holds
     assert corollary_steps(epsilon=1.0, delta=math.exp(-16)) == pytest.approx(8.8814e7, rel=1e-4)
@@ -162,7 +164,12 @@ def test_the_corollarys_best_beta_by_hand():
         assert all(least <= corollary_steps(epsilon=epsilon, delta=1e-5, beta=b) for b in (0.1, 0.25, 0.4, 0.5))
 
 
-@pytest.mark.parametrize(("n", "batch", "epsilon", "steps"), [(60000, 512, 3.0, 1172), (50000, 256, 8.0, 26000)])
+BOUND_BY_THE_ORDER = (50000, 128, 2.0, 6800)
+
+
+@pytest.mark.parametrize(
+    ("n", "batch", "epsilon", "steps"), [(60000, 512, 3.0, 1172), (50000, 256, 8.0, 26000), BOUND_BY_THE_ORDER]
+)
 def test_the_best_beta_needs_the_noise_that_calibration_finds(n, batch, epsilon, steps):
     """The scan of `calibrate_noise` knows nothing of β, and the paper's accountant agrees with both."""
     best = best_theorem_noise(batch / n, steps, epsilon=epsilon, delta=1e-5)
@@ -271,6 +278,17 @@ def test_the_best_beta_runs_or_says_that_there_is_none(tmp_path):
     assert run.epsilon < 8.0
     with pytest.raises(InputError, match="at no beta"):
         corollary_run(tmp_path / "none", steps=40, beta="best")
+
+
+@pytest.mark.parametrize("beta", [None, 0.25, "best"])
+def test_a_config_file_holds_the_mode(beta):
+    theory = Theory(lipschitz=1.0, smoothness=2.0, gap=3.0, batches="corollary", beta=beta, zeta_factor=6.0)
+    settings = Settings(privacy=Privacy(epsilon=1.0, delta=1e-5), theory=theory)
+    assert settings_from(settings_to_dict(settings)) == settings
+    wrong = settings_to_dict(settings)
+    wrong["theory"]["batches"] = "large"
+    with pytest.raises(InputError, match=r"theory.batches"):
+        settings_from(wrong)
 
 
 @pytest.mark.parametrize("bad", [{"batches": "large"}, {"beta": 1.0}, {"beta": "worst"}, {"zeta_factor": 0.0}])

@@ -1,13 +1,13 @@
 """DP-SRM's theory mode: its settings, and the parameters of the paper's utility theorem or its corollary.
 
 Source: `thm:utility` and its proof. The absolute constants are those of the proof where it fixes them (T, γ, b, b0,
-n0); that of ζ, which it leaves open, is `zeta_factor`. `lipschitz` is G and `smoothness` L everywhere.
+n0); that of ζ, which it leaves open, is `zeta_factor`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from dpsrm.accounting.guarantee import Condition
@@ -15,6 +15,7 @@ from dpsrm.accounting.paper import conditions as lemma_conditions
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.events import GaussianRelease, Sampling, Scheme
 from dpsrm.gradients import Excess
+from dpsrm.methods.assumptions import Assumptions
 from dpsrm.methods.method import Schedule
 from dpsrm.methods.srm import Srm
 from dpsrm.methods.steps import AdaptiveStep
@@ -27,42 +28,8 @@ from dpsrm.methods.theorem_noise import (
 )
 
 Batches = Literal["theorem", "corollary"]
-Budget = tuple[float, float]
+EpsilonDelta = tuple[float, float]
 """(ε, δ)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assumptions:
-    """What theory mode takes for granted.
-
-    Args:
-        lipschitz: G, a bound on every example's gradient norm, everywhere.
-        smoothness: L, the Lipschitz constant of every example's gradient.
-        gap: D_F = F(θ⁰) − min F.
-        dimension: d, the number of parameters.
-        n: the number of records.
-        epsilon, delta: the budget.
-    """
-
-    lipschitz: float
-    smoothness: float
-    gap: float
-    dimension: int
-    n: int
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        """Refuse constants that make no problem."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            need(0 < value < math.inf, f"{field.name} must be positive and finite", **{field.name: value})
-        need(self.delta < 1, "delta must be below 1", delta=self.delta)
-
-    @property
-    def log(self) -> float:
-        """ln(1/δ)."""
-        return -math.log(self.delta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +70,10 @@ class TheoryPlan:
         """The theorem's adaptive step size."""
         return AdaptiveStep(zeta=self.zeta, n0=self.n0, smoothness=self.assumptions.smoothness)
 
-    def need_runnable(self) -> None:
-        """Refuse parameters with which no step can be made."""
-        broken = [c.text for c in self.conditions if c.name in ("momentum", "batches") and not c.holds]
-        need(not broken, f"the theorem's parameters cannot be run: {'; '.join(broken)}", remedy="give zeta and n0")
+    @property
+    def runnable(self) -> bool:
+        """Whether γ ≤ 1 and the batches fit in the data, without which no step can be made."""
+        return all(condition.holds for condition in self.conditions[:2])
 
 
 def plan_theory(
@@ -133,13 +100,6 @@ def plan_theory(
     else:
         raise InputError(f"batches must be theorem or corollary; got {batches!r}")
     noise = theorem_noise(batch / a.n, steps, epsilon=a.epsilon, delta=a.delta, beta=beta)
-    found = _utility_conditions(a, gamma, b, b0)
-    if batches == "corollary":
-        least = corollary_steps(epsilon=a.epsilon, delta=a.delta, beta=beta)
-        found += (Condition(name="corollary", holds=steps >= least, text=f"T ≥ {least}: T = {steps}"),)
-    if 1 <= batch < a.n:
-        drawn = Sampling(scheme=Scheme.WOR, population=a.n, batch=batch)
-        found += lemma_conditions(GaussianRelease(noise_multiplier=noise.noise_multiplier, sampling=drawn), noise.order)
     return TheoryPlan(
         assumptions=a,
         n0=n0,
@@ -151,8 +111,24 @@ def plan_theory(
         first_batch=first,
         steps=steps,
         noise_of_theorem=noise,
-        conditions=found,
+        conditions=_utility_conditions(a, gamma, b, b0)
+        + (_threshold(a, steps, beta) if batches == "corollary" else ())
+        + _lemma_conditions(a, batch, noise),
     )
+
+
+def _threshold(a: Assumptions, steps: int, beta: float) -> tuple[Condition]:
+    """The corollary's condition on T."""
+    least = corollary_steps(epsilon=a.epsilon, delta=a.delta, beta=beta)
+    return (Condition(name="corollary", holds=steps >= least, text=f"T ≥ {least}: T = {steps}"),)
+
+
+def _lemma_conditions(a: Assumptions, batch: int, noise: TheoremNoise) -> tuple[Condition, ...]:
+    """Lemma 1's conditions at the theorem's noise; none where nothing is sampled."""
+    if not 1 <= batch < a.n:
+        return ()
+    drawn = Sampling(scheme=Scheme.WOR, population=a.n, batch=batch)
+    return lemma_conditions(GaussianRelease(noise_multiplier=noise.noise_multiplier, sampling=drawn), noise.order)
 
 
 def _utility_conditions(a: Assumptions, gamma: float, b: float, b0: float) -> tuple[Condition, ...]:
@@ -219,7 +195,7 @@ class Theory:
         object.__setattr__(self, "excess", Excess(self.excess))
 
     def resolve(
-        self, schedule: Schedule, budget: Budget | None, *, n: int, dimension: int
+        self, schedule: Schedule, budget: EpsilonDelta | None, *, n: int, dimension: int
     ) -> tuple[Srm, Schedule, AdaptiveStep]:
         """The method, schedule and step rule this mode stands for; `schedule` is that of the training settings."""
         if self.gap is not None:
@@ -236,15 +212,16 @@ class Theory:
         method = Srm(max_grad_norm=self.lipschitz, max_diff_norm=diff, gamma=gamma, excess=self.excess)
         return method, schedule, AdaptiveStep(zeta=self.zeta, n0=self.n0, smoothness=self.smoothness)
 
-    def _plan(self, gap: float, budget: Budget, *, n: int, dimension: int) -> TheoryPlan:
+    def _plan(self, gap: float, budget: EpsilonDelta, *, n: int, dimension: int) -> TheoryPlan:
         """The theorem's plan, which can be run."""
         (epsilon, delta), G, L = budget, self.lipschitz, self.smoothness
         a = Assumptions(lipschitz=G, smoothness=L, gap=gap, dimension=dimension, n=n, epsilon=epsilon, delta=delta)
         plan = plan_theory(a, batches=self.batches, zeta_factor=self.zeta_factor)
-        plan.need_runnable()
+        broken = "; ".join(condition.text for condition in plan.conditions[:2] if not condition.holds)
+        need(plan.runnable, f"the theorem's parameters cannot be run: {broken}", remedy="give zeta and n0")
         return plan
 
-    def fixed_noise(self, schedule: Schedule, budget: Budget, *, n: int) -> float | None:
+    def fixed_noise(self, schedule: Schedule, budget: EpsilonDelta, *, n: int) -> float | None:
         """The noise multiplier of the paper's privacy theorem for `schedule`; None if the accountant is to choose."""
         if self.beta is None:
             return None
@@ -264,7 +241,7 @@ class Theory:
         return best.noise_multiplier
 
 
-def _needed(budget: Budget | None) -> Budget:
+def _needed(budget: EpsilonDelta | None) -> EpsilonDelta:
     """The budget, without which nothing can be planned."""
     if budget is None:
         raise InputError("planning from the utility theorem needs a budget; give zeta and n0 instead of gap")
