@@ -226,6 +226,31 @@ def test_infinity_is_a_word_not_a_number(answer):
     assert body["reason"]
 
 
+THEORY = ("--dimension", 10, "--lipschitz", 1, "--smoothness", 0.252, "--gap", 0.6931)
+
+
+def test_plan_shows_what_the_theorems_promise(answer, dpsrm, tmp_path):
+    goal = ["plan", "--theory", "--n", 100_000, "--epsilon", 1, "--delta", 1e-5]
+    body = answer(*goal, *THEORY, "--plot", tmp_path / "rates.png")
+    names = [rate["algorithm"] for rate in body["rates"]]
+    assert names == ["DP-SRM", "DP-SRM, corollary's batches", "DP-GD", "RRPSGD"]
+    assert all(0 < rate["utility"] < 1 and rate["gradients"] > 1e6 for rate in body["rates"])
+    assert body["corollary_steps"] == 29213697
+    assert body["best_beta"] == {"DP-SRM": None, "DP-SRM, corollary": None}
+    ahead = {(pair["leader"], pair["rival"]): pair for pair in body["ahead"]}
+    assert ahead["DP-SRM", "DP-GD"]["from_n"] == pytest.approx(4.6e9, rel=0.03)
+    assert any("qα(1+s²) < 1" in text for text in ahead["DP-SRM", "DP-GD"]["failed_there"])
+    assert ahead["DP-SRM, corollary", "DP-GD"]["from_n"] is None
+    assert (tmp_path / "rates.png").stat().st_size > 1000
+    only = answer(*goal, *THEORY, "--batches", "corollary")
+    assert [rate["algorithm"] for rate in only["rates"]] == names[1:]
+    shown = dpsrm(*goal, *THEORY)
+    assert "T = 29213697" in shown.stdout
+    incomplete = dpsrm(*goal, "--dimension", 10)
+    assert incomplete.code == 2
+    assert "--lipschitz, --smoothness, --gap" in incomplete.stderr
+
+
 def test_plan_compares_choices_and_draws_them(answer, dpsrm, tmp_path):
     goal = ["plan", "--n", 5000, "--epsilon", 1, "--delta", 1e-5, "--batches", "100,1000"]
     body = answer(*goal, "--plot", tmp_path / "plan.png", "--tries", 5)

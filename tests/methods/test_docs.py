@@ -1,4 +1,4 @@
-"""docs/methods.md: its snippets run, and its table is the registry's."""
+"""docs/methods.md: its snippets run, and its table is the registry's; docs/theory.md: its snippets run."""
 
 import doctest
 from pathlib import Path
@@ -11,6 +11,12 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods.md"
 def test_snippets():
     result = doctest.testfile(str(PAGE), module_relative=False)
     assert result.attempted >= 4
+    assert result.failed == 0
+
+
+def test_theory_snippets():
+    result = doctest.testfile(str(PAGE.with_name("theory.md")), module_relative=False)
+    assert result.attempted >= 15
     assert result.failed == 0
 
 

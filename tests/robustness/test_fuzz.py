@@ -129,7 +129,7 @@ SECTIONS = {
     "privacy": ("epsilon", "delta", "adjacency", "sampling", "accountant", "noise_multiplier"),
     "method": ("name", "gamma", "max_grad_norm", "max_diff_norm", "clip", "relative", "gamma_schedule"),
     "training": ("batch", "steps", "epochs", "learning_rate", "optimizer", "decay", "warmup", "output", "regulariser"),
-    "theory": ("lipschitz", "smoothness", "gap", "zeta", "n0", "excess"),
+    "theory": ("lipschitz", "smoothness", "gap", "zeta", "n0", "excess", "batches", "beta", "zeta_factor"),
     "performance": ("engine", "threads", "checkpoint_seconds", "checkpoint_steps"),
 }
 

@@ -14,7 +14,8 @@ from rich.table import Table
 
 from dpsrm.accounting import accountant, calibrate_noise, expected_runs, runs_to_gamma, select_epsilon
 from dpsrm.cli.account import spending
-from dpsrm.cli.show import err, out, print_json
+from dpsrm.cli.plan_theory import plan_rates
+from dpsrm.cli.show import err, out, print_json, save_figure
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.events import Adjacency, Scheme, Spending
 from dpsrm.core.extras import need_extra
@@ -59,12 +60,27 @@ def plan(
     adjacency: Annotated[Adjacency, typer.Option(help="Which datasets are neighbours.")] = Adjacency.REPLACE_ONE,
     tries: Annotated[int, typer.Option(help="Also: ε if the best of about this many runs is chosen.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write a plot to this PNG or SVG file.")] = None,
+    theory: Annotated[
+        bool, typer.Option("--theory", help="Instead: what the theorems promise; needs the four constants below.")
+    ] = False,
+    dimension: Annotated[int | None, typer.Option(help="d, the number of parameters.")] = None,
+    lipschitz: Annotated[float | None, typer.Option(help="G, which no example's gradient norm exceeds.")] = None,
+    smoothness: Annotated[float | None, typer.Option(help="L, of every example's gradient.")] = None,
+    gap: Annotated[float | None, typer.Option(help="D_F = F(θ⁰) − min F.")] = None,
+    beta: Annotated[float, typer.Option(help="β of the paper's noise.")] = 0.5,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """What each (batch, steps, sampling, accountant) costs in noise, so that you can choose before touching the data.
 
     Example: dpsrm plan --n 32561 --epsilon 0.5 --delta 1e-5 --plot plan.png
+
+    With --theory: the utility bounds of DP-SRM, DP-GD and RRPSGD, for --batches theorem, corollary or (default) both.
     """
+    if theory:
+        constants = {"n": n, "epsilon": epsilon, "delta": delta, "dimension": dimension}
+        constants |= {"lipschitz": lipschitz, "smoothness": smoothness, "gap": gap}
+        plan_rates(constants, batches=batches, beta=beta, plot=plot, as_json=as_json)
+        return
     need(0 < epochs < math.inf, "epochs must be positive", epochs=epochs)
     choices = [
         Candidate(
@@ -150,11 +166,9 @@ def _table(rows: Sequence[Row], title: str) -> Table:
 def _draw(rows: Sequence[Row], path: Path, title: str) -> None:
     """Effective noise against batch size, one line per sampling and accountant."""
     need_extra("matplotlib", extra="cli")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     for key in dict.fromkeys((row.sampling, row.accountant) for row in rows):
         found = [row for row in rows if (row.sampling, row.accountant) == key and not row.why]
@@ -164,7 +178,4 @@ def _draw(rows: Sequence[Row], path: Path, title: str) -> None:
     axes.set_ylabel("effective noise of the run: s·n/(b·√T)")
     axes.legend()
     axes.grid(alpha=0.3, which="both")
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write the plot {path}: {error}; give a .png or .svg path") from error
+    save_figure(figure, path)

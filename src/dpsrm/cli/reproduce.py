@@ -10,6 +10,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
+from dpsrm.cli.reproduce_theory import reproduce_accountants, reproduce_rates
 from dpsrm.cli.show import out, print_json, track
 from dpsrm.core.errors import need
 from dpsrm.core.extras import need_extra
@@ -21,10 +22,10 @@ _Kind = TypeVar("_Kind", str, float)
 
 
 def reproduce(
-    problem: Annotated[str, typer.Argument(help="a9a, ijcnn1, mnist, cifar10-cnn5 or cifar10-cnn6.")],
+    problem: Annotated[str, typer.Argument(help="a9a, ijcnn1, mnist, cifar10-cnn5, cifar10-cnn6, rates, accountants.")],
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
     results: Annotated[Path, typer.Option(help="Where results are kept, and found again.")] = Path("results"),
-    trials: Annotated[int, typer.Option(help="Trials per row.")] = 30,
+    trials: Annotated[int | None, typer.Option(help="Trials per row; by default 30, and 10 for rates.")] = None,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     tune: Annotated[bool, typer.Option(help="Search settings on a part of the training set first.")] = False,
     quick: Annotated[
@@ -39,7 +40,7 @@ def reproduce(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Reproduce the paper's nonconvex logistic regression (a9a, ijcnn1) or its convolutional networks.
+    """Reproduce the paper's nonconvex logistic regression (a9a, ijcnn1), its convolutional networks or its theory.
 
     Example: dpsrm reproduce a9a --data-dir data --quick
     """
@@ -49,7 +50,15 @@ def reproduce(
     from dpsrm.experiments.reproduction import Reproduction, Wanted, publish
     from dpsrm.experiments.runner import Lab
 
-    need(trials >= 1, "trials must be 1 or more", trials=trials)
+    need(trials is None or trials >= 1, "trials must be 1 or more", trials=trials)
+    where, run = docs or results / "report", not from_results
+    if problem == "rates":
+        data, count = data_folder(data_dir).resolve(), trials or 10
+        reproduce_rates(data, results, trials=count, workers=workers, run=run, docs=where, as_json=as_json)
+        return
+    if problem == "accountants":
+        reproduce_accountants(results, run=run, docs=where, as_json=as_json)
+        return
     lab = Lab(data_folder(data_dir).resolve(), results)
     work = Reproduction(problem=problem, lab=lab, workers=workers, track=track)
     about = work.about
@@ -59,10 +68,10 @@ def reproduce(
         work.tune(wanted)
     recipes = work.recipes(wanted)
     if not from_results:
-        work.run(recipes, range(2 if quick else trials))
+        work.run(recipes, range(2 if quick else trials or 30))
     found = work.rows(recipes)
     need(len(found) > 0, "there are no results yet", results=str(results), remedy="run without --from-results")
-    report = publish(lab, docs or results / "report")
+    report = publish(lab, where)
     if as_json:
         print_json({"problem": problem, "report": str(report), "rows": [row.to_json() for row in found]})
         return

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+
+from dpsrm.core.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 out = Console()
 err = Console(stderr=True)
@@ -39,6 +45,17 @@ def _json_ready(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure to a PNG or SVG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write the plot {path}: {error}; give a .png or .svg path") from error
 
 
 def show_head(head: str) -> None:

@@ -14,6 +14,7 @@ from dpsrm.data import Records, SparseRecords
 from dpsrm.data.public import public_files
 from dpsrm.experiments.images import load_images, prepare_images
 from dpsrm.experiments.logistic import load_logistic
+from dpsrm.experiments.rate_problems import PREFIX, load_rate_problem
 from dpsrm.experiments.tracking import Track, silent
 from dpsrm.gradients import PerExampleLoss
 
@@ -76,6 +77,7 @@ class About:
         papers_noise: whether the paper's settings also run under the paper's own noise formula.
         trials_per_job: trials made, and kept, together.
         points: points of a trial's curve.
+        averaged: keep, instead of the curve, the mean of its last number from the start on.
     """
 
     records: int
@@ -86,6 +88,7 @@ class About:
     papers_noise: bool = True
     trials_per_job: int = 10
     points: int = 20
+    averaged: bool = False
 
     @property
     def images(self) -> bool:
@@ -117,6 +120,15 @@ ABOUT: dict[str, About] = {
 """By the problem's name."""
 
 
+def about_problem(name: str) -> About:
+    """What is known about the problem `name`; the problems of the measured rates are as many as sizes asked for."""
+    if name.startswith(PREFIX):
+        n = int(name.rsplit("-", 1)[1])
+        return About(records=n, epsilons=(), criterion="gradient_norm", trials_per_job=2, points=50, averaged=True)
+    need(name in ABOUT, f"the problem must be one of {', '.join(ABOUT)}", problem=name)
+    return ABOUT[name]
+
+
 def prepare_problem(name: str, folder: Path, track: Track) -> None:
     """Download and compute, once, what is not in the data folder yet."""
     if ABOUT[name].images:
@@ -127,7 +139,8 @@ def prepare_problem(name: str, folder: Path, track: Track) -> None:
 
 def load_problem(name: str, folder: Path, track: Track = silent) -> Problem:
     """The problem `name` from the data folder; `track` shows the progress of what has to be computed once."""
-    need(name in ABOUT, f"the problem must be one of {', '.join(ABOUT)}", problem=name)
-    if ABOUT[name].images:
+    if name.startswith(PREFIX):
+        return load_rate_problem(name, folder)
+    if about_problem(name).images:
         return load_images(name, folder, track=track)
     return load_logistic(name, folder)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsrm.methods import method_class
+from dpsrm.methods import Theory, method_class
 from dpsrm.training import Privacy, Settings, Training
 from dpsrm.training.config import build
 
@@ -29,6 +29,7 @@ class Recipe:
         sampling: wor (the paper's) or poisson.
         noise_multiplier: fixed instead of calibrated (the paper's own formula).
         model: which of the problem's models, where it has several.
+        theory: settings of theory mode; none for the practical one.
     """
 
     label: str
@@ -39,11 +40,12 @@ class Recipe:
     sampling: str = "wor"
     noise_multiplier: float | None = None
     model: str = ""
+    theory: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """A hash of everything that decides the outcome; the label does not, nor a model without a name."""
-        without = ("label",) if self.model else ("label", "model")
+        """A hash of everything that decides the outcome; the label does not, nor what is left out."""
+        without = {"label", *(name for name in ("model", "theory") if not getattr(self, name))}
         facts = {name: value for name, value in asdict(self).items() if name not in without}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -61,6 +63,7 @@ class Recipe:
             privacy=privacy,
             method=build(method_class(self.method), self.settings, "method"),
             training=build(Training, {"regulariser": regulariser, **self.training}, "training"),
+            theory=build(Theory, self.theory, "theory") if self.theory else None,
             seed=seed,
         )
 

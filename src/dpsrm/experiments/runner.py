@@ -11,11 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpsrm.core.extras import need_extra
-from dpsrm.experiments.problems import ABOUT, Problem, load_problem
+from dpsrm.experiments.problems import Problem, about_problem, load_problem
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.training import Plan, TrialResult, run_trials
 
@@ -91,7 +92,7 @@ def _trials(path: Path, changed: int, size: int) -> dict[str, dict[int, dict[str
 def missing(lab: Lab, problem: str, recipes: Sequence[Recipe], seeds: Sequence[int], *, validation: bool) -> list[Job]:
     """The jobs that are not in the results yet, a few trials each."""
     name = f"{problem}-validation" if validation else problem
-    jobs, most = [], ABOUT[problem].trials_per_job
+    jobs, most = [], about_problem(problem).trials_per_job
     for recipe in {recipe.key: recipe for recipe in recipes}.values():
         done = {trial["seed"] for trial in lab.read(name, recipe)}
         todo = [seed for seed in seeds if seed not in done]
@@ -121,12 +122,21 @@ def _work(job: Job, folder: Path) -> tuple[Job, list[dict[str, Any]]]:
     """The trials of one job, on one thread."""
     torch.set_num_threads(1)
     problem = _problem(job.problem, folder, job.validation)
-    points = 0 if job.validation else ABOUT[job.problem].points
-    trials = run_recipe(problem, job.recipe, job.seeds, points=points)
+    about = about_problem(job.problem)
+    trials = run_recipe(problem, job.recipe, job.seeds, points=0 if job.validation else about.points)
     if job.validation:
-        kept = (*_TRIED, ABOUT[job.problem].criterion)
-        trials = [{name: trial[name] for name in kept} for trial in trials]
-    return job, trials
+        trials = [{name: trial[name] for name in (*_TRIED, about.criterion)} for trial in trials]
+    return job, [_averaged(trial, problem, job.recipe) for trial in trials] if about.averaged else trials
+
+
+def _averaged(trial: dict[str, Any], problem: Problem, recipe: Recipe) -> dict[str, Any]:
+    """A trial with the mean of its curve (the trapezoid rule from θ⁰ on) instead of the curve."""
+    start = problem.start(recipe.model, trial["seed"])
+    theta_P = torch.nn.utils.parameters_to_vector(start.parameters())
+    curve = [[0.0, *problem.progress(recipe.model, theta_P)], *trial.pop("curve")]
+    shares, norms = [point[0] for point in curve], [point[-1] for point in curve]
+    mean = float(np.trapezoid(norms, shares)) / shares[-1] if len(curve) > 1 else norms[0]
+    return {**trial, "path_norm": mean}
 
 
 def _haste(job: Job) -> int:

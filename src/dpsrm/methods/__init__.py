@@ -3,6 +3,7 @@
 from dpsrm.core.errors import need
 from dpsrm.methods.adam import CorrectedAdam
 from dpsrm.methods.agd import Agd
+from dpsrm.methods.assumptions import Assumptions
 from dpsrm.methods.disk import Disk
 from dpsrm.methods.gd import Gd, exact_noise
 from dpsrm.methods.method import Ask, Choice, Method, Schedule, Stage, Walk
@@ -23,7 +24,8 @@ from dpsrm.methods.steps import (
     penalised,
 )
 from dpsrm.methods.storm import Storm
-from dpsrm.methods.theory import Assumptions, TheoryPlan, plan_theory
+from dpsrm.methods.theorem_noise import TheoremNoise, best_theorem_noise, corollary_beta, corollary_steps, theorem_noise
+from dpsrm.methods.theory import Theory, TheoryPlan, plan_theory
 from dpsrm.methods.walk import DirectionWalk
 
 METHODS: dict[str, type[Method]] = {each.name: each for each in (Srm, Sgd, Gd, Agd, Rrpsgd, Disk, Spider, Storm)}
@@ -66,12 +68,18 @@ __all__ = [
     "Stage",
     "Stepper",
     "Storm",
+    "TheoremNoise",
+    "Theory",
     "TheoryPlan",
     "Walk",
+    "best_theorem_noise",
+    "corollary_beta",
+    "corollary_steps",
     "exact_noise",
     "make_output",
     "method_class",
     "papers_noise",
     "penalised",
     "plan_theory",
+    "theorem_noise",
 ]

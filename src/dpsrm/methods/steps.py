@@ -128,13 +128,13 @@ class AdaptiveStep(_Memoryless):
 
     zeta: float
     n0: float
-    lipschitz: float
+    smoothness: float
 
     def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One step."""
         norm = float(torch.linalg.vector_norm(direction_P))
-        longest = 1 / (2 * self.n0 * self.lipschitz)
-        rate = min(self.zeta / (self.n0 * self.lipschitz * norm), longest) if norm > 0 else longest
+        longest = 1 / (2 * self.n0 * self.smoothness)
+        rate = min(self.zeta / (self.n0 * self.smoothness * norm), longest) if norm > 0 else longest
         return theta_P - (rate * direction_P).to(theta_P.dtype)
 
 

@@ -1,5 +1,6 @@
 """From settings and data to a trained model, its ledger and its certificate."""
 
+from dpsrm.methods import Theory
 from dpsrm.training.callbacks import EarlyStopping, Evaluate
 from dpsrm.training.config import Config, Data, Settings, config_from, settings_to_dict
 from dpsrm.training.load_run import LoadedRun, load_run
@@ -11,7 +12,6 @@ from dpsrm.training.private import make_private
 from dpsrm.training.recorded import Callback, RecordedRun, Run
 from dpsrm.training.settings import Performance, Privacy, Training
 from dpsrm.training.step import Progress, Step
-from dpsrm.training.theory import Theory
 from dpsrm.training.train import resume, train
 from dpsrm.training.trials import TrialResult, run_trials
 

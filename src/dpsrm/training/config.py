@@ -10,10 +10,9 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.methods import Method, Srm, method_class
+from dpsrm.methods import Method, Srm, Theory, method_class
 from dpsrm.training.models import Model
 from dpsrm.training.settings import Performance, Privacy, Training
-from dpsrm.training.theory import Theory
 
 T = TypeVar("T")
 

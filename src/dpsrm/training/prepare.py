@@ -28,7 +28,7 @@ from dpsrm.methods import (
 )
 from dpsrm.training.config import Settings, plain, settings_to_dict
 from dpsrm.training.plan import Plan, make_plan
-from dpsrm.training.settings import OPTIMIZERS, OWN
+from dpsrm.training.settings import OPTIMIZERS, OWN, Privacy
 from dpsrm.training.targets import need_isolated, need_targets
 
 
@@ -102,7 +102,7 @@ def prepare(
     need_isolated(objective, records, performance=settings.performance)
     start_P = objective.layout.read(module)
     method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records), own=stepper)
-    plan = planner(method, schedule, n=len(records), privacy=settings.privacy)
+    plan = planner(method, schedule, n=len(records), privacy=_promise(settings, schedule, n=len(records)))
     output = _output(settings, plan, streams)
     walk = plan.method.begin(start_P, schedule=schedule, stepper=stepper)
     return Prepared(
@@ -153,11 +153,20 @@ def resolve(
         rate = RateSchedule(decay=training.decay, warmup=training.warmup, steps=schedule.steps)
         stepper = Scheduled(stepper, rate)
     if settings.theory is not None:
-        dimension = objective.layout.size
-        method, schedule, stepper = settings.theory.resolve(training, settings.privacy, n=n, dimension=dimension)
+        dimension, promise = objective.layout.size, settings.privacy
+        budget = None if promise is None else (promise.epsilon, promise.delta)
+        method, schedule, stepper = settings.theory.resolve(training.schedule(n), budget, n=n, dimension=dimension)
     if training.regulariser > 0:
         stepper = penalised(stepper, NonconvexPenalty(training.regulariser), like_P=start_P)
     return method, schedule, stepper
+
+
+def _promise(settings: Settings, schedule: Schedule, *, n: int) -> Privacy | None:
+    """The privacy settings, with the paper's noise fixed in them where theory mode asks for it."""
+    if settings.privacy is None or settings.theory is None:
+        return settings.privacy
+    noise = settings.theory.fixed_noise(schedule, (settings.privacy.epsilon, settings.privacy.delta), n=n)
+    return settings.privacy if noise is None else replace(settings.privacy, noise_multiplier=noise)
 
 
 def _output(settings: Settings, plan: Plan, streams: Streams) -> Output:
