@@ -155,6 +155,18 @@ def test_a_plan_in_the_closing_line_must_hold_the_charges(tmp_path):
     assert json.loads(lines[-1])["body"]["planned"][0][1] == 200
 
 
+@pytest.mark.parametrize("output", ["last", "tail", "random", "ema"])
+@pytest.mark.parametrize("made", [0, 3])
+def test_a_run_stopped_before_its_output_keeps_anything_has_the_newest(tmp_path, output, made):
+    run = private(tmp_path / "run", steps=200, output=output)
+    go(run, made) if made else None
+    newest = run._run.prepared.walk.theta.clone()
+    module = run.finish().module
+    found = torch.cat([p.detach().flatten() for p in module.parameters()])
+    assert torch.equal(found, newest) or output in ("ema", "random")
+    assert verify(tmp_path / "run").ok
+
+
 # what is not the draw
 
 

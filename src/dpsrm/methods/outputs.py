@@ -18,8 +18,8 @@ class Output(Protocol):
         """See θ^time."""
         ...
 
-    def result(self) -> Tensor:
-        """The θ to hand out."""
+    def result(self) -> Tensor | None:
+        """The θ to hand out; None if the run was stopped before the first one that it keeps."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -39,10 +39,8 @@ class _Kept:
         self._kept: Tensor | None = None
         self._weight = 0.0
 
-    def result(self) -> Tensor:
+    def result(self) -> Tensor | None:
         """The kept vector."""
-        if self._kept is None:
-            raise AssertionError("no iterate was observed")
         return self._kept
 
     def state_dict(self) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class Step:
         )
 
     def result(self) -> Tensor:
-        """The θ to hand out.
+        """The θ to hand out; of a run stopped before its output keeps anything (a tail average), the newest.
 
         Guarantee: at the end of a plan, what was charged is what it predicted.
         """
@@ -194,7 +194,10 @@ class Step:
             raise LedgerError(
                 "the ledger written differs from the ledger the plan predicted: this is a defect in dpsrm"
             )
-        return p.output.result().to(p.walk.theta.dtype)
+        kept = p.output.result()
+        if kept is None and self.done:
+            raise AssertionError("no iterate was observed")
+        return p.walk.theta if kept is None else kept.to(p.walk.theta.dtype)
 
     def _answer(self, ask: Ask | Choice, drawn: Draw, batch: Batch | None) -> None:
         """Compute the secret, let its noisy form out, tell the walk; all randomness is that of this release."""
