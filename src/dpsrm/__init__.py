@@ -21,9 +21,21 @@ if TYPE_CHECKING:
     )
     from dpsrm.core.isolation import Isolation
     from dpsrm.data import Records, load, load_like
+    from dpsrm.gradients.ghost import rule
     from dpsrm.methods import Srm
     from dpsrm.runs import verify
-    from dpsrm.training import Performance, Privacy, Run, Settings, Theory, Training, resume, train
+    from dpsrm.training import (
+        Performance,
+        Privacy,
+        PrivateTraining,
+        Run,
+        Settings,
+        Theory,
+        Training,
+        make_private,
+        resume,
+        train,
+    )
 
 _HOME = {
     "dpsrm.core.errors": (
@@ -38,8 +50,20 @@ _HOME = {
     ),
     "dpsrm.core.isolation": ("Isolation",),
     "dpsrm.data": ("Records", "load", "load_like"),
+    "dpsrm.gradients.ghost": ("rule",),
     "dpsrm.methods": ("Srm",),
-    "dpsrm.training": ("Performance", "Privacy", "Run", "Settings", "Theory", "Training", "resume", "train"),
+    "dpsrm.training": (
+        "Performance",
+        "Privacy",
+        "PrivateTraining",
+        "Run",
+        "Settings",
+        "Theory",
+        "Training",
+        "make_private",
+        "resume",
+        "train",
+    ),
     "dpsrm.runs": ("verify",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -55,6 +79,7 @@ __all__ = [
     "LedgerError",
     "Performance",
     "Privacy",
+    "PrivateTraining",
     "Records",
     "ResumeError",
     "Run",
@@ -64,7 +89,9 @@ __all__ = [
     "Training",
     "load",
     "load_like",
+    "make_private",
     "resume",
+    "rule",
     "train",
     "verify",
 ]
