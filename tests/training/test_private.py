@@ -200,6 +200,59 @@ def test_a_batch_counts_once_and_none_is_left_out(tmp_path):
         run.step((inputs, targets))
 
 
+class Jittered(Dataset):
+    """Records that are other ones each time they are read."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return records()[0][i] + torch.rand(6), records()[1][i]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_that_was_not_used_comes_again(tmp_path, workers):
+    """Read anew, with other random crops, it would be a choice among batches by what the loop saw in them."""
+    loader = DataLoader(Jittered(), batch_size=B, num_workers=workers)
+    run = private(tmp_path / "run", loader=loader)
+    go(run, 2)
+    seen = []
+    with pytest.raises(Power):  # noqa: PT012
+        for batch in run.data_loader:
+            seen.append(batch)
+            raise Power
+    with pytest.raises(InputError, match="drew last"):
+        run.step(records())
+    batches = iter(run.data_loader)
+    batch = next(batches)
+    assert all(x is y for x, y in zip(seen[0], batch, strict=True))
+    assert run.step(batch).step == 3
+    assert run.step(next(batches)).step == 4
+
+
+def test_what_is_left_of_the_ordinary_step_does_nothing(tmp_path):
+    """`optimizer.zero_grad()` and `optimizer.step()` may stay in the loop; a `backward()` too many is refused."""
+    models = []
+    for leave in (False, True):
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        run = private(tmp_path / f"run{leave}", model=model, optimizer=optimizer)
+        for batch in run.data_loader:
+            if leave:
+                optimizer.zero_grad()
+            run.step(batch)
+            if leave:
+                optimizer.step()
+        models.append(run.finish().folder.model.read_bytes())
+    assert models[0] == models[1]
+    run = private(tmp_path / "moved", model=model, optimizer=optimizer)
+    with pytest.raises(InputError, match="only step"):  # noqa: PT012
+        for batch in run.data_loader:
+            run.step(batch)
+            losses(model, batch).mean().backward()
+            optimizer.step()
+
+
 def test_only_steps_move_the_model(tmp_path):
     model = network()
     run = private(tmp_path / "run", model=model)

@@ -15,6 +15,27 @@ bench = typer.Typer(help="Measure speed as ratios, everything interleaved in one
 
 
 @bench.command()
+def loop(
+    records: Annotated[int, typer.Option(help="Made-up images to draw from.")] = 60_000,
+    batch: Annotated[int, typer.Option(help="Expected examples per step.")] = 512,
+    batches: Annotated[int, typer.Option(help="Batches of each loop in a round.")] = 20,
+    rounds: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """One's own loop made private, DP-SGD and DP-SRM, against Opacus' (if it is installed).
+
+    Example: dpsrm bench loop --batch 512 --rounds 5 --json
+    """
+    from dpsrm.bench.loop import run
+
+    need(1 <= batch <= records, "batch must lie between 1 and records", batch=batch, records=records)
+    need(batches >= 1 and rounds >= 1, "batches and rounds must be 1 or more", batches=batches, rounds=rounds)
+    with err.status("measuring"):
+        found = run(records, batch, batches, rounds)
+    _show(found, as_json=as_json)
+
+
+@bench.command()
 def gradients(
     model: Annotated[str, typer.Option(help="cnn4, cnn5, mlp, transformer, or all.")] = "cnn4",
     batch: Annotated[int | None, typer.Option(help="Examples per step; by default the model's usual.")] = None,

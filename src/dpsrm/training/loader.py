@@ -61,7 +61,8 @@ class PrivateLoader:
     """Gives the batches of one pass each time it is gone through, each a fresh draw; `len` says how many.
 
     A batch must be handed to `step` before the next one is drawn: leaving some out by looking at them would be a choice
-    that no accountant covers.
+    that no accountant covers. One that was drawn and not used, because of an error in the loop, comes again, the very
+    same tensors, when the loader is gone through anew.
     """
 
     def __init__(self, run: RecordedRun, *, batches: int, like: DataLoader[Any] | None) -> None:
@@ -86,29 +87,38 @@ class PrivateLoader:
 
     def _pass(self) -> Iterator[Batch]:
         """The batches of one pass."""
-        source = self._read()
+        source, again = self._read(), self._unused()
         for _ in range(self._batches):
             if self._run.step.done:
                 return
             need(
-                self.pending is None,
+                again is not None or self._unused() is None,
                 "every batch that is drawn must be given to step() before the next is drawn",
                 remedy="call step(batch) for each batch of the loader, also for those you would rather leave out",
             )
             draw, batch = next(source)
-            batch = mapped(lambda tensor: tensor.to(self._device), batch)
-            self.pending = Drawn(draw, batch, tuple(tensor._version for tensor in leaves(batch)))
+            if again is None or not again.is_in(again.batch):
+                batch = mapped(lambda tensor: tensor.to(self._device), batch)
+                self.pending = Drawn(draw, batch, tuple(tensor._version for tensor in leaves(batch)))
+            else:
+                batch = again.batch
+            again = None
             yield batch
 
     def take(self, batch: Batch) -> Drawn:
         """The draw that `batch` is; refuses any other batch."""
-        found, self.pending = self.pending, None
+        found = self._unused()
         if found is None or not found.is_in(batch):
             raise InputError(
                 "step() takes the batch that the loader drew last, unchanged, and once: another would not be the "
                 "sample that is charged; use private.data_loader, and change inputs inside losses(model, batch)"
             )
         return found
+
+    def _unused(self) -> Drawn | None:
+        """The batch that was drawn for the next release, if it was."""
+        found = self.pending
+        return found if found is not None and found.draw.release == self._run.step.airlock.releases else None
 
     def _read(self) -> Iterator[tuple[Draw, Batch]]:
         """Draws with their batches; worker processes read ahead where the draws are known ahead."""
