@@ -23,7 +23,7 @@ TREES = {module: ast.parse(path.read_text()) for module, path in MODULES.items()
 CYCLES_LEFT = {frozenset({"dpsrm.gradients.ghost.fallback", "dpsrm.gradients.ghost.recorder"})}
 """Modules that import each other; the goal is none."""
 
-NAMES_LEFT = {"Condition"}
+NAMES_LEFT: set[str] = set()
 """Class names that stand for two things; the goal is none."""
 
 MODULES_PASSED = 73
