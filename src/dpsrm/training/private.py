@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import weakref
 from datetime import datetime
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -30,6 +31,7 @@ from dpsrm.training.start import begin, reopen
 from dpsrm.training.step import Progress
 
 _STATE = "dpsrm"
+E = TypeVar("E", bound=Enum)
 
 
 class PrivateTraining:
@@ -196,12 +198,12 @@ def make_private(
     certificate says, if what the loop does besides (validation, stopping, schedules) depends on private records only
     through what was released.
 
-    >>> model = nn.Linear(3, 1)
+    >>> model, data = nn.Linear(3, 1), (torch.randn(100, 3), torch.randn(100))
     >>> private = make_private(
     ...     model=model,
     ...     losses=lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]) ** 2,
     ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-    ...     data=(torch.randn(100, 3), torch.randn(100)), batch_size=20,
+    ...     data=data, batch_size=20,
     ...     epsilon=2.0, delta=1e-5, epochs=2, out=getfixture("tmp_path") / "run",
     ... )
     >>> for epoch in range(2):
@@ -214,15 +216,17 @@ def make_private(
     chosen = _method(method, max_grad_norm, max_diff_norm, options)
     b, each = _sizes(chosen, len(records), data_loader.batch_size if data_loader is not None else batch_size)
     need((epochs is None) != (steps is None), "give epochs or steps", epochs=epochs, steps=steps)
+    whole = all(count is None or (isinstance(count, int) and count >= 1) for count in (epochs, steps))
+    need(whole, "epochs and steps must be 1 or more, and whole", epochs=epochs, steps=steps)
     settings = Settings(
         privacy=Privacy(
             epsilon=epsilon,
             delta=delta,
-            adjacency=Adjacency(adjacency),
-            sampling=Scheme(sampling),
+            adjacency=_member(Adjacency, adjacency=adjacency),
+            sampling=_member(Scheme, sampling=sampling),
             accountant=accountant,
             noise_multiplier=noise_multiplier,
-            isolation=Isolation(isolation),
+            isolation=_member(Isolation, isolation=isolation),
         ),
         method=chosen,
         training=Training(batch=b, steps=steps if epochs is None else epochs * each, optimizer=OWN, output=output),
@@ -243,6 +247,14 @@ def _records(data_loader: DataLoader[Any] | None, data: Any) -> RecordSource:
     """The records of a loader, or of arrays."""
     need((data_loader is None) != (data is None), "give data_loader, or data and batch_size")
     return as_records(data) if data_loader is None else records_of(data_loader)
+
+
+def _member(kind: type[E], **named: Any) -> E:
+    """The member of an enumeration that an argument names."""
+    ((name, value),) = named.items()
+    known = [member.value for member in kind]
+    need(value in known, f"{name} must be one of {', '.join(known)}", **{name: value})
+    return kind(value)
 
 
 def _method(method: str | Method, max_grad_norm: float, max_diff_norm: float, options: dict[str, Any]) -> Method:
@@ -266,6 +278,7 @@ def _sizes(method: Method, n: int, batch_size: int | None) -> tuple[int | None, 
     """The batch to ask for (None: the method insists on one), and how many make a pass."""
     fixed = method.batch_for(n)
     need(fixed is not None or batch_size is not None, "give batch_size", remedy="the expected number of records a draw")
+    need(isinstance(batch_size, int) or fixed is not None, "batch_size must be a whole number", batch_size=batch_size)
     b = fixed if fixed is not None else int(batch_size or 0)
     need(1 <= b <= n, "batch_size must lie between 1 and the number of records", batch_size=b, n=n)
     return (None if fixed is not None else b), max(1, round(n / b))
@@ -297,7 +310,7 @@ def _run(
             run.close()
             raise ResumeError("the settings must be the same as when the run began: see its config.toml")
         return run
-    path = Path(out) if out is not None else Path("runs") / f"private-{datetime.now():%Y%m%d-%H%M%S}"
+    path = Path(out) if out is not None else Path("runs") / f"private-{datetime.now():%Y%m%d-%H%M%S-%f}"
     values = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (bool, int, float, str))}
     about = {"optimizer": {"name": type(optimizer).__name__, **values}}
     return begin(settings, preparer, path, overwrite=overwrite, about=about)
