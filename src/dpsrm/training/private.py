@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import weakref
 from datetime import datetime
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,7 +30,6 @@ from dpsrm.training.start import begin, reopen
 from dpsrm.training.step import Progress
 
 _STATE = "dpsrm"
-E = TypeVar("E", bound=Enum)
 
 
 class PrivateTraining:
@@ -198,12 +196,12 @@ def make_private(
     certificate says, if what the loop does besides (validation, stopping, schedules) depends on private records only
     through what was released.
 
-    >>> model, data = nn.Linear(3, 1), (torch.randn(100, 3), torch.randn(100))
+    >>> model = nn.Linear(3, 1)
     >>> private = make_private(
     ...     model=model,
     ...     losses=lambda model, batch: (model(batch[0]).squeeze(1) - batch[1]) ** 2,
     ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-    ...     data=data, batch_size=20,
+    ...     data=(torch.eye(100)[:, :3], torch.ones(100)), batch_size=20,
     ...     epsilon=2.0, delta=1e-5, epochs=2, out=getfixture("tmp_path") / "run",
     ... )
     >>> for epoch in range(2):
@@ -218,15 +216,16 @@ def make_private(
     need((epochs is None) != (steps is None), "give epochs or steps", epochs=epochs, steps=steps)
     whole = all(count is None or (isinstance(count, int) and count >= 1) for count in (epochs, steps))
     need(whole, "epochs and steps must be 1 or more, and whole", epochs=epochs, steps=steps)
+    _need_known(adjacency=adjacency, sampling=sampling, isolation=isolation)
     settings = Settings(
         privacy=Privacy(
             epsilon=epsilon,
             delta=delta,
-            adjacency=_member(Adjacency, adjacency=adjacency),
-            sampling=_member(Scheme, sampling=sampling),
+            adjacency=Adjacency(adjacency),
+            sampling=Scheme(sampling),
             accountant=accountant,
             noise_multiplier=noise_multiplier,
-            isolation=_member(Isolation, isolation=isolation),
+            isolation=Isolation(isolation),
         ),
         method=chosen,
         training=Training(batch=b, steps=steps if epochs is None else epochs * each, optimizer=OWN, output=output),
@@ -249,12 +248,17 @@ def _records(data_loader: DataLoader[Any] | None, data: Any) -> RecordSource:
     return as_records(data) if data_loader is None else records_of(data_loader)
 
 
-def _member(kind: type[E], **named: Any) -> E:
-    """The member of an enumeration that an argument names."""
-    ((name, value),) = named.items()
-    known = [member.value for member in kind]
-    need(value in known, f"{name} must be one of {', '.join(known)}", **{name: value})
-    return kind(value)
+_KNOWN = {
+    "adjacency": [each.value for each in Adjacency],
+    "sampling": [each.value for each in Scheme],
+    "isolation": [each.value for each in Isolation],
+}
+
+
+def _need_known(**given: str) -> None:
+    """Refuse names that mean nothing."""
+    for name, value in given.items():
+        need(value in _KNOWN[name], f"{name} must be one of {', '.join(_KNOWN[name])}", got=value)
 
 
 def _method(method: str | Method, max_grad_norm: float, max_diff_norm: float, options: dict[str, Any]) -> Method:
