@@ -424,6 +424,13 @@ def test_resuming_needs_the_same_settings_and_a_folder(tmp_path):
         run.finish()
 
 
+def test_runs_without_a_name_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [private(None).folder for _ in range(2)]
+    assert folders[0] != folders[1]
+    assert all(folder.parent.name == "runs" for folder in folders)
+
+
 # what people bring
 
 
@@ -483,6 +490,11 @@ WEIGHTED = DataLoader(TensorDataset(*records()), batch_size=B, sampler=WeightedR
         ({"method": "srm", "momentum": 0.5}, "unknown"),
         ({"method": "nothing"}, "must be one of"),
         ({"steps": None}, "epochs or steps"),
+        ({"steps": 0}, "steps must be 1 or more, and whole"),
+        ({"steps": None, "epochs": 1.5}, "epochs and steps must be 1 or more"),
+        ({"sampling": "shuffle"}, "sampling must be one of wor, poisson"),
+        ({"adjacency": "add_remove"}, "adjacency must be one of replace-one, add-remove"),
+        ({"isolation": "none"}, "isolation must be one of"),
         ({"data": records()}, "data_loader, or data"),
         (
             {

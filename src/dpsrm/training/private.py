@@ -109,6 +109,9 @@ def make_private(
     chosen = _method(method, max_grad_norm, max_diff_norm, options)
     b, each = _sizes(chosen, len(records), data_loader.batch_size if data_loader is not None else batch_size)
     need((epochs is None) != (steps is None), "give epochs or steps", epochs=epochs, steps=steps)
+    whole = all(count is None or (isinstance(count, int) and count >= 1) for count in (epochs, steps))
+    need(whole, "epochs and steps must be 1 or more, and whole", epochs=epochs, steps=steps)
+    _need_known(adjacency=adjacency, sampling=sampling, isolation=isolation)
     settings = Settings(
         privacy=Privacy(
             epsilon=epsilon,
@@ -140,6 +143,19 @@ def _records(data_loader: DataLoader[Any] | None, data: Any) -> RecordSource:
     return as_records(data) if data_loader is None else records_of(data_loader)
 
 
+_KNOWN = {
+    "adjacency": [each.value for each in Adjacency],
+    "sampling": [each.value for each in Scheme],
+    "isolation": [each.value for each in Isolation],
+}
+
+
+def _need_known(**given: str) -> None:
+    """Refuse names that mean nothing."""
+    for name, value in given.items():
+        need(value in _KNOWN[name], f"{name} must be one of {', '.join(_KNOWN[name])}", got=value)
+
+
 def _method(method: str | Method, max_grad_norm: float, max_diff_norm: float, options: dict[str, Any]) -> Method:
     """The method with its clips and its own settings."""
     if isinstance(method, Method):
@@ -161,6 +177,7 @@ def _sizes(method: Method, n: int, batch_size: int | None) -> tuple[int | None, 
     """The batch to ask for (None: the method insists on one), and how many make a pass."""
     fixed = method.batch_for(n)
     need(fixed is not None or batch_size is not None, "give batch_size", remedy="the expected number of records a draw")
+    need(isinstance(batch_size, int) or fixed is not None, "batch_size must be a whole number", batch_size=batch_size)
     b = fixed if fixed is not None else int(batch_size or 0)
     need(1 <= b <= n, "batch_size must lie between 1 and the number of records", batch_size=b, n=n)
     return (None if fixed is not None else b), max(1, round(n / b))
@@ -192,7 +209,7 @@ def _run(
             run.close()
             raise ResumeError("the settings must be the same as when the run began: see its config.toml")
         return run
-    path = Path(out) if out is not None else Path("runs") / f"private-{datetime.now():%Y%m%d-%H%M%S}"
+    path = Path(out) if out is not None else Path("runs") / f"private-{datetime.now():%Y%m%d-%H%M%S-%f}"
     values = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (bool, int, float, str))}
     about = {"optimizer": {"name": type(optimizer).__name__, **values}}
     return begin(settings, preparer, path, overwrite=overwrite, about=about)
