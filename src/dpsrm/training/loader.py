@@ -122,11 +122,11 @@ class PrivateLoader:
 
     def _read(self) -> Iterator[tuple[Draw, Batch]]:
         """Draws with their batches; worker processes read ahead where the draws are known ahead."""
-        step, records = self._run.step, self._run.prepared.records
+        records = self._run.prepared.records
         workers = self._options.get("num_workers", 0)
         if not workers or not self._run.prepared.plan.method.foreseeable:
             while True:
-                draw = step.draw()
+                draw = self._run.step.draw()
                 yield draw, records.take(draw.indices)
         ahead = _Ahead(self._run, self._batches)
         loader = DataLoader(_Batches(records), sampler=ahead, batch_size=None, **self._options)
