@@ -56,6 +56,20 @@ def test_callbacks_change_nothing(tmp_path):
     assert (tmp_path / "a/ledger.jsonl").read_bytes() == (tmp_path / "b/ledger.jsonl").read_bytes()
 
 
+def test_callbacks_cannot_move_the_run(tmp_path):
+    """What they are given is a copy: a run that is replayed after a crash must go the same way."""
+
+    def meddle(progress):
+        progress.theta.zero_()
+        progress.direction.zero_()
+        for parameter in progress.model.parameters():
+            parameter.data.zero_()
+
+    go(tmp_path / "a")
+    go(tmp_path / "b", meddle)
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+
+
 def test_early_stopping_is_certified_as_the_whole_plan(tmp_path):
     numbers = iter([3.0, 2.0, 2.5, 2.5, 2.5])
     callbacks = dpsrm.Evaluate(lambda _: {"loss": next(numbers)}, every=2), dpsrm.EarlyStopping("loss", patience=2)

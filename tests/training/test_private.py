@@ -383,6 +383,18 @@ def test_noise_is_never_made_again_for_another_question(tmp_path, rate):
         assert run.finish().folder.certificate.exists()
 
 
+def test_what_was_released_before_going_back_counts_as_made(tmp_path):
+    run = private(tmp_path / "run", steps=100)
+    state = run.state_dict()
+    go(run, 7)
+    run.load_state_dict(state)
+    go(run, 2)
+    run.finish()
+    found = verify(tmp_path / "run")
+    assert found.ok
+    assert found.facts.released == 7
+
+
 def test_other_records_at_an_earlier_state_are_refused(tmp_path):
     inputs, targets = records()
     run = private(tmp_path / "run", loader=DataLoader(TensorDataset(inputs, targets), batch_size=B), sampling="wor")

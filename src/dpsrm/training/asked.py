@@ -51,6 +51,10 @@ class AskedLog:
                 "restore them, or finish() here"
             )
 
+    def __len__(self) -> int:
+        """How many releases were asked for."""
+        return len(self._known)
+
     def __enter__(self) -> AskedLog:
         """Keep the file open for a while."""
         return self

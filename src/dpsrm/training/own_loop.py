@@ -82,7 +82,7 @@ class PrivateTraining:
         A run that is finished before its plan is fulfilled keeps what was charged; its certificate says how many
         releases were made, charged and planned.
         """
-        return self._run.finish()
+        return self._run.finish(asked=len(self._asked))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands, for one's own checkpoints: model, optimizer, method and ledger position.

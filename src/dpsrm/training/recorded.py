@@ -86,12 +86,13 @@ class RecordedRun:
         self._journal = held.enter_context((folder.private / "progress.jsonl").open("a" if after else "w"))
 
     def advance(self, drawn: Draw | None = None, batch: Any = None) -> Progress | None:
-        """Make the next release; see `Step`."""
+        """Make the next release; see `Step`. What is handed out is a copy: nobody moves the walk but the step."""
         progress = self.step(drawn, batch)
-        if progress is not None:
-            _note(progress, self._journal)
         self._timer()
-        return progress
+        if progress is None:
+            return None
+        _note(progress, self._journal)
+        return replace(progress, theta=progress.theta.clone(), direction=progress.direction.clone())
 
     def checkpoint(self) -> Checkpoint:
         """Where the run stands."""
@@ -116,11 +117,14 @@ class RecordedRun:
         """The step after the releases made, with the threads the run began with."""
         return Step(self.prepared, self._ledger, released=released, threads=self._facts["threads"])
 
-    def finish(self) -> Run:
+    def finish(self, *, asked: int = 0) -> Run:
         """Certify what the ledger on disk proves, close it over all that is published, then destroy the key.
 
         A run killed before the closing line makes its last releases, its model and its certificate again, the same to
         the byte; one killed after it is finished. A run that is stopped before its plan is fulfilled says so.
+
+        Args:
+            asked: releases that were asked for in one's own loop: more than were made since it went back, if it did.
         """
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
         changed = p.objective.publish(self.step.result())
@@ -131,7 +135,7 @@ class RecordedRun:
             )
         _save_model(p.objective.module, folder)
         closing = Closing(
-            released=self.step.airlock.releases,
+            released=max(self.step.airlock.releases, min(asked, self._ledger.spending.releases)),
             unit=p.settings.record,
             isolation=Isolation.CHECKED if p.objective.way is Way.BATCH else Isolation.ALONE,
             engine=_name_of(self.step.engine),
