@@ -310,6 +310,7 @@ def test_an_error_in_the_loop_leaves_a_run_that_resumes_to_the_same_bits(tmp_pat
             raise Power
         assert "resume=True" in stopped.value.__notes__[0]
         with private(folder, performance=steps, model=network(5), resume=True) as run:
+            assert run.steps_made == 6 // keep * keep
             go(run, after=lambda done=done: done.append(1))
             run.finish()
         assert len(done) == 11 - 6 // keep * keep

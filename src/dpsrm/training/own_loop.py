@@ -42,6 +42,11 @@ class PrivateTraining:
         return self._run.step.done
 
     @property
+    def steps_made(self) -> int:
+        """How many updates were made: where a resumed loop stands."""
+        return self._run.prepared.walk.time
+
+    @property
     def epsilon(self) -> float:
         """ε of the releases made so far.
 
