@@ -110,17 +110,20 @@ class RowsBlock:
 
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
         """Add the weighted rows, in float64."""
-        cuts = self._cuts(at_once(len(weights), steady=self.steady))
-        for cut in cuts:
-            sums = (weight_B[cut] @ self.atoms[atom][cut].double() for atom, weight_B in weights.items())
+        size = at_once(len(weights), steady=self.steady)
+        starts = range(0, len(next(iter(self.atoms.values()))), size)
+        for start in starts:
+            cuts = self._cuts(start, start + size)
+            sums = (w_B[cut] @ self.atoms[atom][cut].double() for cut in cuts for atom, w_B in weights.items())
             total_P += self.order(sum(sums, _ZERO))
-        return len(cuts)
+        return len(starts)
 
-    def _cuts(self, most: int = 2**20) -> list[slice]:
-        """Some examples at a time, `most` at most; none at all are one cut."""
+    def _cuts(self, start: int = 0, stop: int | None = None) -> list[slice]:
+        """Some of the examples from `start` to `stop` at a time; none at all are one cut."""
         examples, numbers = next(iter(self.atoms.values())).shape
-        size = max(1, min(most, _CUT // max(1, numbers)))
-        return [slice(start, start + size) for start in range(0, max(1, examples), size)]
+        stop = examples if stop is None else min(stop, examples)
+        size = max(1, _CUT // max(1, numbers))
+        return [slice(at, min(at + size, stop)) for at in range(start, max(stop, start + 1), size)]
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""
