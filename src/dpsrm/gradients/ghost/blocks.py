@@ -75,7 +75,7 @@ class RowsBlock:
     def __init__(self, atoms: dict[Atom, Tensor], order: Order | None = None, *, steady: bool = True) -> None:
         """Keep the rows of each atom; `order` brings a row to the order of the parameter."""
         self.steady = steady
-        self.atoms = atoms
+        self.atoms = {atom: rows if rows.numel() > _CUT else rows.double() for atom, rows in atoms.items()}
         self.order = order or Order()
         self.most_spread = math.inf
         self._known: dict[Atom, Tensor] = {}
