@@ -20,7 +20,7 @@ import torch
 
 from dpsrm.bench.interleaved import interleaved, quiet
 from dpsrm.bench.memory import peak
-from dpsrm.bench.two_points import VARIANTS, variant
+from dpsrm.bench.two_points import CHANNELS_LAST, VARIANTS, variant
 from dpsrm.core.extras import need_extra
 
 BATCHES = {"cnn4": 512, "cnn5": 128, "mlp": 256, "transformer": 32}
@@ -36,7 +36,7 @@ def run(model: str, batch: int | None = None, repeats: int = 15, *, memory: bool
     torch.set_num_threads(1)
     steps: dict[str, Callable[[], Any]] = {}
     failures: dict[str, str] = {}
-    for name in VARIANTS:
+    for name in (*VARIANTS, *([CHANNELS_LAST] if model.startswith("cnn") else [])):
         try:
             steps[name] = variant(name, model, batch)
             quiet(steps[name])
@@ -50,6 +50,7 @@ def run(model: str, batch: int | None = None, repeats: int = 15, *, memory: bool
         "batch": batch,
         "repeats": repeats,
         "ratio_to_two_plain_passes": _ratio(seconds, "ours", "plain"),
+        "ratio_to_two_channels_last_passes": _ratio(seconds, "ours", CHANNELS_LAST),
         "speedup_over_opacus": _ratio(seconds, "opacus", "ours"),
         "speedup_over_functional": _ratio(seconds, "functional", "ours"),
         "peak_memory_ratio": _ratio(peaks, "ours", "plain"),

@@ -65,13 +65,17 @@ class Block(Protocol):
         ...
 
 
+_CUT = 2**18
+"""Numbers converted to float64 at once: 2 MB, which stay in the cache until they have been used."""
+
+
 class RowsBlock:
-    """Materialised rows, in float64; differences were taken row by row, so what is summed is what was measured."""
+    """Materialised rows; differences were taken row by row, so what is summed is what was measured, in float64."""
 
     def __init__(self, atoms: dict[Atom, Tensor], order: Order | None = None, *, steady: bool = True) -> None:
         """Keep the rows of each atom; `order` brings a row to the order of the parameter."""
         self.steady = steady
-        self.atoms = {atom: rows.double() for atom, rows in atoms.items()}
+        self.atoms = {atom: rows if rows.numel() > _CUT else rows.double() for atom, rows in atoms.items()}
         self.order = order or Order()
         self.most_spread = math.inf
         self._known: dict[Atom, Tensor] = {}
@@ -88,14 +92,16 @@ class RowsBlock:
             ((atom, c),) = part.items()
             square_B = c * c * self._square(atom)
         else:
-            square_B = self._combined(part).square().sum(1)
+            square_B = torch.cat([self._combined(part, cut).square().sum(1) for cut in self._cuts()])
         spread_B = norm_B.square() * (1 + 2.0**-20)
         return Measure(square_B, 2.0**-30 * spread_B, spread_B)
 
     def _square(self, atom: Atom) -> Tensor:
         """The squared norms of one atom's rows, computed once."""
         if atom not in self._known:
-            self._known[atom] = torch.linalg.vector_norm(self.atoms[atom], dim=1).square()
+            rows = self.atoms[atom]
+            norms = [torch.linalg.vector_norm(rows[cut].double(), dim=1) for cut in self._cuts()]
+            self._known[atom] = torch.cat(norms).square()
         return self._known[atom]
 
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
@@ -104,24 +110,31 @@ class RowsBlock:
 
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
         """Add the weighted rows, in float64."""
-        size, examples = at_once(len(weights), steady=self.steady), len(next(iter(self.atoms.values())))
-        starts = range(0, examples, size)
+        size = at_once(len(weights), steady=self.steady)
+        starts = range(0, len(next(iter(self.atoms.values()))), size)
         for start in starts:
-            cut = slice(start, start + size)
-            sums = (weight_B[cut] @ self.atoms[atom][cut] for atom, weight_B in weights.items())
+            cuts = self._cuts(start, start + size)
+            sums = (w_B[cut] @ self.atoms[atom][cut].double() for cut in cuts for atom, w_B in weights.items())
             total_P += self.order(sum(sums, _ZERO))
         return len(starts)
+
+    def _cuts(self, start: int = 0, stop: int | None = None) -> list[slice]:
+        """Some of the examples from `start` to `stop` at a time; none at all are one cut."""
+        examples, numbers = next(iter(self.atoms.values())).shape
+        stop = examples if stop is None else min(stop, examples)
+        size = max(1, _CUT // max(1, numbers))
+        return [slice(at, min(at + size, stop)) for at in range(start, max(stop, start + 1), size)]
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""
         self.atoms = {atom: torch.where(finite_B[:, None], rows, 0) for atom, rows in self.atoms.items()}
 
-    def _combined(self, part: Combination) -> Tensor:
-        """The rows of a combination of several atoms."""
+    def _combined(self, part: Combination, cut: slice) -> Tensor:
+        """The rows of a combination of several atoms, of some examples."""
         (first, c), *others = part.items()
-        rows_BP = c * self.atoms[first]
+        rows_BP = c * self.atoms[first][cut].double()
         for atom, c in others:
-            rows_BP.add_(self.atoms[atom], alpha=c)
+            rows_BP.add_(self.atoms[atom][cut].double(), alpha=c)
         return rows_BP
 
 
@@ -161,7 +174,7 @@ class LookupBlock:
 
         An example adds to a word once, all atoms together: one atom alone may be much longer than their sum.
         """
-        rows = (self.rows.atoms[atom] * weight_B[self.owner_U, None] for atom, weight_B in weights.items())
+        rows = (self.rows.atoms[atom].double() * weight_B[self.owner_U, None] for atom, weight_B in weights.items())
         total_P.view(self.size, -1).index_add_(0, self.word_U, sum(rows, _ZERO))
         return self.examples
 

@@ -30,7 +30,7 @@ from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
-_CACHED, _MOST, _FEW = 2**21, 2**25, 8
+_CACHED, _MOST, _FEW = 2**21, 2**25, 16
 """Numbers recorded at once per point: about 8 MB of float32, so that they stay in the cache; up to 128 MB only to keep
 pieces of a few examples together, because the parameters are read once per piece."""
 

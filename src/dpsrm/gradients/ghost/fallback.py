@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -19,9 +19,6 @@ from dpsrm.gradients.ghost.tap import Tapped, show, spread, tap
 from dpsrm.gradients.ghost.terms import Rows, Term
 from dpsrm.gradients.objective import Objective
 from dpsrm.gradients.passes import Pass
-
-if TYPE_CHECKING:
-    from dpsrm.gradients.ghost.recorder import Recorder
 
 
 @dataclass
@@ -73,7 +70,17 @@ class ModuleCall(Tapped):
         return found
 
 
-def watch(objective: Objective, run: Pass, names: Sequence[str], recorder: Recorder, *, cut: bool) -> None:
+class Hooked(Protocol):
+    """What a hook needs of the recorder that is at work."""
+
+    names: dict[int, str]
+    seed: Tensor
+    example: Tensor | None
+    calls: list[Any]
+    paused: bool
+
+
+def watch(objective: Objective, run: Pass, names: Sequence[str], recorder: Hooked, *, cut: bool) -> None:
     """Hooks on the named submodules of a pass's own twin: rules rest inside them, inputs and outputs are recorded.
 
     With `cut` the output is separated from the graph, so that autograd shows which of the submodule's parameters are
@@ -85,7 +92,7 @@ def watch(objective: Objective, run: Pass, names: Sequence[str], recorder: Recor
         child.register_forward_hook(_resume(name, objective, recorder, cut=cut))
 
 
-def _pause(recorder: Recorder) -> Any:
+def _pause(recorder: Hooked) -> Any:
     """A hook that stops the rules, and refuses what cannot be run example by example."""
 
     def hook(child: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -96,7 +103,7 @@ def _pause(recorder: Recorder) -> Any:
     return hook
 
 
-def _resume(name: str, objective: Objective, recorder: Recorder, *, cut: bool) -> Any:
+def _resume(name: str, objective: Objective, recorder: Hooked, *, cut: bool) -> Any:
     """A hook that records the call and starts the rules again; its gradients are taken on a twin without hooks.
 
     An output that is the same for all examples (a weight made of other parameters) becomes one for each of them.

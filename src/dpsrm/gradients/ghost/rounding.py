@@ -8,6 +8,7 @@ underflow. docs/decisions/rounding.md says how these add up to the engine's marg
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 
@@ -34,6 +35,7 @@ _ALLOWANCE = 8
 """How many times longer than their sum an example's pieces may be together before it is added in float64."""
 
 
+@lru_cache(maxsize=256)
 def gamma(terms: int, dtype: torch.dtype = torch.float64) -> float:
     """γ_k for numbers of this type: infinite where k·u is not small.
 
@@ -44,11 +46,13 @@ def gamma(terms: int, dtype: torch.dtype = torch.float64) -> float:
     return size / (1 - size) if size < 0.5 else math.inf
 
 
+@lru_cache(maxsize=256)
 def tiny(dtype: torch.dtype) -> float:
     """What one product can lose by underflow, subnormal numbers flushed to zero or not."""
     return float(torch.finfo(dtype).tiny)
 
 
+@lru_cache(maxsize=256)
 def chunk(positions: int, size: int, dtype: torch.dtype) -> int:
     """How many examples may be added together in the gradients' own type; 0: none, all are added in float64.
 
@@ -63,6 +67,7 @@ def chunk(positions: int, size: int, dtype: torch.dtype) -> int:
     return examples if examples * positions >= _SHORT else 0
 
 
+@lru_cache(maxsize=256)
 def at_once(positions: int, *, steady: bool = True) -> int:
     """How many examples may be added in one float64 product: the error stays below an eighth of the margin.
 
@@ -79,6 +84,7 @@ def at_once(positions: int, *, steady: bool = True) -> int:
     return examples
 
 
+@lru_cache(maxsize=256)
 def most_spread(positions: int, examples: int, dtype: torch.dtype) -> float:
     """How long an example's weighted pieces may be together, in clips, so that adding them keeps within the margin."""
     return CHUNKED / 2 / (examples * gamma(examples * positions + 8, dtype))

@@ -180,14 +180,17 @@ def _shared_rows(points: Sequence[Windows], atoms: Sequence[Atom], cut: slice, o
 def _separate_rows(points: Sequence[Windows], cut: slice, found: dict[Atom, Tensor]) -> None:
     """Points with different inputs: a product each, and then the differences of the rows."""
     used = {j for atom in found for j in atom}
-    at = {j: _product(points[j].gradients(cut), points[j].columns(cut)) for j in used}
+    at = {j: _product(points[j].gradients(cut), points[j].columns(cut), found.get((j, j))) for j in used}
     for (j, k), rows_BP in found.items():
-        if j == k:
-            rows_BP.copy_(at[j])
-        else:
+        if j != k:
             torch.sub(at[j], at[k], out=rows_BP)
 
 
-def _product(g_BGOL: Tensor, columns_BGKL: Tensor) -> Tensor:
-    """Σ_l g_l ⊗ column_l per example and group, (B, P)."""
-    return torch.matmul(g_BGOL, columns_BGKL.transpose(2, 3)).flatten(1)
+def _product(g_BGOL: Tensor, columns_BGKL: Tensor, out_BP: Tensor | None) -> Tensor:
+    """Σ_l g_l ⊗ column_l per example and group, (B, P), written to `out_BP` if that is given."""
+    examples, groups, outputs, _ = g_BGOL.shape
+    if groups > 1 or out_BP is None:
+        rows_BP = torch.matmul(g_BGOL, columns_BGKL.transpose(2, 3)).flatten(1)
+        return rows_BP if out_BP is None else out_BP.copy_(rows_BP)
+    torch.bmm(g_BGOL[:, 0], columns_BGKL[:, 0].transpose(1, 2), out=out_BP.view(examples, outputs, -1))
+    return out_BP
