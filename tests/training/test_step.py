@@ -9,15 +9,18 @@ from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency
 from dpsrm.core.randomness import Streams
 from dpsrm.data import DatasetRecords, Records
+from dpsrm.gradients import LinearEngine, Objective, binary_loss
+from dpsrm.methods import Agd, Srm
 from dpsrm.runs.book import MemoryBook
-from dpsrm.training import Performance, Privacy, Settings, Step, Training, resume, train
+from dpsrm.training import Performance, Privacy, Settings, Step, Training, resume, summing, train
 from dpsrm.training.prepare import prepare
 
 
-def a_step(adjacency=Adjacency.REPLACE_ONE, source=lambda *records: Records(*records), **training):
+def a_step(adjacency=Adjacency.REPLACE_ONE, source=lambda *records: Records(*records), method=None, **training):
     objective, records = make_problem("mlp")
     settings = Settings(
         privacy=Privacy(epsilon=9.0, delta=1e-4, accountant="rdp", adjacency=adjacency),
+        method=method or Srm(),
         training=Training(**{"batch": 10, "steps": 5, **training}),
         seed=3,
     )
@@ -86,3 +89,20 @@ def test_the_engine_knows_whether_neighbours_leave_the_others_in_their_places(ad
     for collate in (None, default_collate):
         step = a_step(adjacency, lambda *records, c=collate: DatasetRecords(TensorDataset(*records), c))
         assert step.engine.steady == (adjacency is Adjacency.REPLACE_ONE and collate is None)
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_scores_and_gathered_sums_know_it_too(monkeypatch, adjacency):
+    seen, real = [], summing.clipped_losses
+    told = lambda *args, **options: seen.append(options["steady"]) or real(*args, **options)  # noqa: E731
+    monkeypatch.setattr(summing, "clipped_losses", told)
+    step = a_step(adjacency, method=Agd(), batch=None, output="last")
+    while not step.done and len(seen) < 2:
+        step()
+    assert seen == [adjacency is Adjacency.REPLACE_ONE] * 2
+    objective = Objective.of(torch.nn.Linear(3, 1), binary_loss)
+    records = DatasetRecords(TensorDataset(torch.ones(5, 3), torch.ones(5)))
+    for steady in (True, False):
+        engine = LinearEngine(objective, population=5, steady=steady)
+        gathered = summing.summer(engine, objective, records, Streams.seeded(1), steady=steady)
+        assert (gathered._engine.population == 5) == steady

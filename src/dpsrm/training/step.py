@@ -110,7 +110,7 @@ class Step:
             noise=p.streams.noise,
             released=released,
         )
-        self._sums = summer(self.engine, p.objective, p.records, p.streams)
+        self._sums = summer(self.engine, p.objective, p.records, p.streams, steady=p.steady)
         self._private = Diagnostics()
         self._exhausted = False
         if self.airlock.releases == 0:

@@ -31,15 +31,15 @@ class Summer(Protocol):
         ...
 
 
-def summer(engine: Engine, objective: Objective, records: RecordSource, streams: Streams) -> Summer:
+def summer(engine: Engine, objective: Objective, records: RecordSource, streams: Streams, *, steady: bool) -> Summer:
     """The linear engine reads records in memory where they lie; every other engine gets the batch gathered."""
     if isinstance(engine, LinearEngine):
         if isinstance(records, Records):
             return _InPlace(engine.over(records.inputs, records.targets))
         if isinstance(records, SparseRecords):
             return _InPlace(engine.over(csr_tensor(records.matrix), records.targets))
-        engine = LinearEngine(objective, population=len(records))
-    return _Gathered(engine, objective, records, streams)
+        engine = LinearEngine(objective, population=len(records), steady=steady)
+    return _Gathered(engine, objective, records, streams, steady=steady)
 
 
 class _InPlace:
@@ -61,9 +61,12 @@ class _InPlace:
 class _Gathered:
     """Any engine, over the batch as tensors; layers with randomness draw from the public seed of the release."""
 
-    def __init__(self, engine: Engine, objective: Objective, records: RecordSource, streams: Streams) -> None:
+    def __init__(
+        self, engine: Engine, objective: Objective, records: RecordSource, streams: Streams, *, steady: bool
+    ) -> None:
         """Keep what is needed."""
         self._engine, self._objective, self._records, self._streams = engine, objective, records, streams
+        self._steady = steady
 
     def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum by the engine."""
@@ -72,7 +75,8 @@ class _Gathered:
     def scores(self, choice: Choice, indices: Indices, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses by the module."""
         taken = self._taken(indices, release, batch)
-        return clipped_losses(self._objective, choice.points, taken, clip=choice.clip, offsets=choice.offsets)
+        clip, offsets, steady = choice.clip, choice.offsets, self._steady
+        return clipped_losses(self._objective, choice.points, taken, clip=clip, offsets=offsets, steady=steady)
 
     def _taken(self, indices: Indices, release: int, batch: Batch | None) -> Batch:
         """The batch, and the generator where this release begins."""
