@@ -113,6 +113,8 @@ class PldAccountant:
 
 
 _GRIDS = (0.015, 0.02, 0.03, 0.04)
+_CELL = 1e-3
+"""Large losses stand on a grid that is no finer than a thousandth of them, however fine it is near zero."""
 
 
 def attack_epsilon(spending: Spending, delta: float) -> float:
@@ -123,7 +125,7 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
 
     *Edge cases*: it is not the accountants' answer — an adversary who picks directions adaptively does slightly better.
     Each grid errs from above, by an amount that depends on where ε falls in it: the least of four grids is taken,
-    less their whole spread. That is an estimate from below, not a proof like the accountants'.
+    less their whole spread and a cell. That is an estimate from below, not a proof like the accountants'.
     """
     check_delta(delta, least=LEAST_DELTA)
     for charge in spending.charges:
@@ -141,7 +143,7 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
     _, budget = _composed_epsilon(known, delta, resolution=0.02, discretise=_attacked)
     wider = min(delta + 2 * budget, 1.0)
     seen = [_composed_epsilon(known, wider, resolution=each, discretise=_attacked)[0] for each in _GRIDS]
-    return max(2 * min(seen) - max(seen), 0.0) if max(seen) < math.inf else min(seen)
+    return max((2 - _CELL) * min(seen) - max(seen), 0.0) if max(seen) < math.inf else min(seen)
 
 
 def _composed_epsilon(
