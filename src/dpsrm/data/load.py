@@ -94,7 +94,7 @@ def load(
     (2, [1, 0], ('0', '1'))
     """
     rules = read_schema(schema) if isinstance(schema, (str, Path)) else schema
-    source = _read(Path(path))
+    source = read_source(Path(path))
     target = target if target is not None else (rules.target if rules else None)
     if classes is None and rules is not None:
         classes = rules.classes
@@ -110,7 +110,7 @@ def load_like(path: Path | str, loaded: Loaded) -> Loaded:
     does a file of another kind (CSV and Parquet are one kind).
     """
     return _finish(
-        _read(Path(path)),
+        read_source(Path(path)),
         loaded.encoder,
         loaded.classes,
         target=loaded.target,
@@ -118,8 +118,12 @@ def load_like(path: Path | str, loaded: Loaded) -> Loaded:
     )
 
 
-def _read(path: Path) -> Source:
-    """The file's content, by its extension; LIBSVM text when the extension says nothing."""
+def read_source(path: Path, *, labelled: bool = True) -> Source:
+    """The file's content, by its extension; LIBSVM text when the extension says nothing.
+
+    Args:
+        labelled: whether LIBSVM lines must begin with a label, and an .npz file must hold y; tables are not asked here.
+    """
     need(path.exists(), "the data must be a file that exists", path=str(path))
     need(path.is_file(), "the data must be a file, not a folder", path=str(path))
     kind = path.suffix.lower()
@@ -127,11 +131,11 @@ def _read(path: Path) -> Source:
         if kind in (".parquet", ".pq"):
             return read_parquet(path)
         if kind == ".npz":
-            return read_npz(path)
+            return read_npz(path, labelled=labelled)
         raw = path.read_bytes()
     except OSError as error:
         raise InputError(f"the data must be readable; got path={str(path)!r}: {error.strerror}") from error
-    return read_csv(raw) if kind in (".csv", ".tsv") else read_libsvm(raw)
+    return read_csv(raw) if kind in (".csv", ".tsv") else read_libsvm(raw, labelled=labelled)
 
 
 def _encoder(
@@ -176,21 +180,26 @@ def _finish(
     source: Source, encoder: Encoder, classes: tuple[str, ...], *, target: str | None, binary_words: bool
 ) -> Loaded:
     """Encode every record and its label."""
-    inputs, labels = _encode(source, encoder, target)
+    source, labels = _split(source, target)
+    inputs = encode_source(source, encoder)
     targets = parse_labels(labels, None if binary_words else classes)
     records = Records(torch.from_numpy(inputs), torch.from_numpy(targets))
     return Loaded(records, encoder, classes, target, binary_words)
 
 
-def _encode(source: Source, encoder: Encoder, target: str | None) -> tuple[npt.NDArray[np.float32], Sequence[Cell]]:
-    """Features and label cells of a source, by the encoder made for its kind."""
+def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:
+    """A source without its labels, if they are a column, and the labels."""
+    return split_target(source, target) if isinstance(source, Table) else (source, source.labels)
+
+
+def encode_source(source: Source, encoder: Encoder) -> npt.NDArray[np.float32]:
+    """Features of a source without its target, by the encoder made for its kind."""
     if isinstance(source, Table) and isinstance(encoder, (HashEncoder, SchemaEncoder)):
-        table, labels = split_target(source, target)
-        return encoder.encode(table), labels
+        return encoder.encode(source)
     if isinstance(source, SparseRows) and isinstance(encoder, LibsvmEncoder):
-        return encoder.encode(source), source.labels
+        return encoder.encode(source)
     if isinstance(source, Arrays) and isinstance(encoder, ArrayEncoder):
-        return encoder.encode(source), source.labels
+        return encoder.encode(source)
     raise InputError(
         "the file must be of the kind the model was made for; "
         f"got {type(source).__name__} for {type(encoder).__name__}; convert one of the files"
