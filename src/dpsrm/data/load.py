@@ -24,6 +24,18 @@ from dpsrm.data.tables import read_csv, read_parquet, split_target
 LABEL_NAMES = ("label", "target", "y")
 """What a user may call the label of a file that has no column names."""
 
+_UNPACK = "unpack the file first"
+_CONVERT = "convert it to .csv or .parquet, for instance with pandas"
+_NOT_READ = {
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".7z"), _UNPACK),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".feather", ".arrow", ".pkl", ".sav"), _CONVERT),
+    ".npy": "save both arrays in one file: np.savez('data.npz', X=X, y=y)",
+}
+"""Extensions of formats that people try, and what to do."""
+
+LONGEST = 100.0
+"""The longest record of LIBSVM text or arrays that is taken as it is without the user's word."""
+
 Encoder = HashEncoder | SchemaEncoder | LibsvmEncoder | ArrayEncoder
 Source = Table | SparseRows | Arrays
 
@@ -99,8 +111,12 @@ def load(
     if classes is None and rules is not None:
         classes = rules.classes
     encoder = _encoder(source, target, schema=rules, features=features, normalise=normalise)
+    undeclared = normalise is None and not isinstance(source, Table)
     names = BINARY_CLASSES if classes is None else need_classes(classes)
-    return _finish(source, encoder, names, target=target, binary_words=classes is None)
+    loaded = _finish(source, encoder, names, target=target, binary_words=classes is None)
+    if undeclared:
+        _need_scale(loaded.records)
+    return loaded
 
 
 def load_like(path: Path | str, loaded: Loaded) -> Loaded:
@@ -127,6 +143,7 @@ def read_source(path: Path, *, labelled: bool = True) -> Source:
     need(path.exists(), "the data must be a file that exists", path=str(path))
     need(path.is_file(), "the data must be a file, not a folder", path=str(path))
     kind = path.suffix.lower()
+    need(kind not in _NOT_READ, f"{kind} files are not read", path=str(path), remedy=_NOT_READ.get(kind, ""))
     try:
         if kind in (".parquet", ".pq"):
             return read_parquet(path)
@@ -185,6 +202,23 @@ def _finish(
     targets = parse_labels(labels, None if binary_words else classes)
     records = Records(torch.from_numpy(inputs), torch.from_numpy(targets))
     return Loaded(records, encoder, classes, target, binary_words)
+
+
+def _need_scale(records: Records) -> None:
+    """Refuse numbers far from any scale a model can start from, which nobody declared.
+
+    This looks at private records, but only to refuse: whoever trains was not told anything but this error.
+    """
+    norms = records.inputs.flatten(1).norm(dim=1)
+    row = int(norms.argmax())
+    need(
+        float(norms[row]) <= LONGEST,
+        f"records whose scale is not declared must have a norm of at most {LONGEST:g}",
+        row=row,
+        norm=round(float(norms[row]), 1),
+        remedy="scale each record to norm 1 by --set data.normalise=true, or divide the features by public ranges; "
+        "--set data.normalise=false takes them as they are",
+    )
 
 
 def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:

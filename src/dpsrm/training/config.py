@@ -89,6 +89,12 @@ _SECTIONS = (
 )
 
 
+_GIVE = {
+    "epsilon": "give --epsilon, for instance --epsilon 1",
+    "delta": "give --delta, well below 1/n, for instance --delta 1e-5",
+}
+
+
 def config_from(sections: Mapping[str, Any]) -> Config:
     """Read the sections of a config file; unknown names and wrong types are errors that list what there is.
 
@@ -111,11 +117,19 @@ def settings_from(sections: Mapping[str, Any]) -> Settings:
         private=private,
         remedy="give --epsilon and --delta (or a [privacy] section)",
     )
+    promise = _section(sections, "privacy")
+    missing = [name for name in ("epsilon", "delta") if name not in promise] if private else []
+    need(
+        not missing,
+        "private training needs epsilon and delta",
+        missing=missing,
+        remedy=" and ".join(_GIVE[name] for name in missing),
+    )
     chosen = dict(_section(sections, "method"))
     name = chosen.pop("name", Srm.name)
     need(isinstance(name, str), "method.name must be a text", name=name)
     return Settings(
-        privacy=build(Privacy, _section(sections, "privacy"), "privacy") if "privacy" in sections else None,
+        privacy=build(Privacy, promise, "privacy") if "privacy" in sections else None,
         method=build(method_class(name), chosen, "method"),
         training=build(Training, _section(sections, "training"), "training"),
         theory=build(Theory, _section(sections, "theory"), "theory") if "theory" in sections else None,
