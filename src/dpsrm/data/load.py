@@ -16,7 +16,8 @@ from dpsrm.data.cells import Cell, Table
 from dpsrm.data.encoding import HashEncoder
 from dpsrm.data.labels import BINARY_CLASSES, need_classes, parse_labels
 from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
-from dpsrm.data.records import Records
+from dpsrm.data.ranges import TargetRange
+from dpsrm.data.records import Records, need_scale
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.schema_encoding import SchemaEncoder
 from dpsrm.data.tables import read_csv, read_parquet, split_target
@@ -33,9 +34,6 @@ _NOT_READ = {
 }
 """Extensions of formats that people try, and what to do."""
 
-LONGEST = 100.0
-"""The longest record of LIBSVM text or arrays that is taken as it is without the user's word."""
-
 Encoder = HashEncoder | SchemaEncoder | LibsvmEncoder | ArrayEncoder
 Source = Table | SparseRows | Arrays
 
@@ -44,7 +42,8 @@ Source = Table | SparseRows | Arrays
 class Loaded:
     """Records beside everything that was known to make them.
 
-    `records` are private; `encoder`, `classes` and `target` are public and make a second file alike.
+    `records` are private; all else is public and makes a second file alike. A target that is a number has a
+    `target_range` and no classes.
     """
 
     records: Records
@@ -52,6 +51,7 @@ class Loaded:
     classes: tuple[str, ...]
     target: str | None = None
     binary_words: bool = False
+    target_range: TargetRange | None = None
 
     @property
     def n_features(self) -> int:
@@ -61,6 +61,8 @@ class Loaded:
     def description(self) -> dict[str, object]:
         """What preprocessing knew and why it is public: JSON- and TOML-ready, for the run folder."""
         target = {} if self.target is None else {"target": self.target}
+        if self.target_range is not None:
+            return {**self.encoder.describe(), **target, **self.target_range.describe()}
         words = "fixed binary pairs (0/1, -1/1, false/true, no/yes, n/y, f/t)"
         return {
             **self.encoder.describe(),
@@ -78,6 +80,7 @@ def load(
     classes: Sequence[str] | None = None,
     features: int | None = None,
     normalise: bool | None = None,
+    target_range: Sequence[float] | None = None,
 ) -> Loaded:
     """Load a file of labelled records, looking at nothing but each record to encode it.
 
@@ -90,6 +93,7 @@ def load(
         classes: class names in order; by default the schema's, else the fixed binary pairs.
         features: the public number of features of LIBSVM text; without it indices fold into 1024.
         normalise: scale each record to norm 1; by default tables are, LIBSVM and arrays are not.
+        target_range: (low, high), public: the target is a number, not a class; by default the schema's.
 
     Returns: `Loaded`, whose `description` says what was known.
 
@@ -108,14 +112,14 @@ def load(
     rules = read_schema(schema) if isinstance(schema, (str, Path)) else schema
     source = read_source(Path(path))
     target = target if target is not None else (rules.target if rules else None)
-    if classes is None and rules is not None:
-        classes = rules.classes
+    if classes is None and target_range is None and rules is not None:
+        classes, target_range = rules.classes, rules.target_range
     encoder = _encoder(source, target, schema=rules, features=features, normalise=normalise)
-    undeclared = normalise is None and not isinstance(source, Table)
-    names = BINARY_CLASSES if classes is None else need_classes(classes)
-    loaded = _finish(source, encoder, names, target=target, binary_words=classes is None)
-    if undeclared:
-        _need_scale(loaded.records)
+    names, numbers = _answers(classes, target_range)
+    words = classes is None and numbers is None
+    loaded = _finish(source, encoder, names, target=target, binary_words=words, numbers=numbers)
+    if normalise is None and not isinstance(source, Table):
+        need_scale(loaded.records)
     return loaded
 
 
@@ -131,6 +135,7 @@ def load_like(path: Path | str, loaded: Loaded) -> Loaded:
         loaded.classes,
         target=loaded.target,
         binary_words=loaded.binary_words,
+        numbers=loaded.target_range,
     )
 
 
@@ -193,32 +198,33 @@ def _encoder(
     raise InputError(f"no encoder for {type(source).__name__}")
 
 
+def _answers(
+    classes: Sequence[str] | None, target_range: Sequence[float] | None
+) -> tuple[tuple[str, ...], TargetRange | None]:
+    """The classes, or the range of the numbers, that a model can answer."""
+    if target_range is None:
+        return BINARY_CLASSES if classes is None else need_classes(classes), None
+    need(classes is None, "a target has classes or a range, not both", classes=classes, target_range=target_range)
+    need(len(target_range) == 2, "a target's range is LOW,HIGH", target_range=tuple(target_range))
+    return (), TargetRange(*target_range)
+
+
 def _finish(
-    source: Source, encoder: Encoder, classes: tuple[str, ...], *, target: str | None, binary_words: bool
+    source: Source,
+    encoder: Encoder,
+    classes: tuple[str, ...],
+    *,
+    target: str | None,
+    binary_words: bool,
+    numbers: TargetRange | None,
 ) -> Loaded:
     """Encode every record and its label."""
     source, labels = _split(source, target)
     inputs = encode_source(source, encoder)
-    targets = parse_labels(labels, None if binary_words else classes)
+    known = None if binary_words else classes
+    targets = parse_labels(labels, known) if numbers is None else numbers.scaled(labels)
     records = Records(torch.from_numpy(inputs), torch.from_numpy(targets))
-    return Loaded(records, encoder, classes, target, binary_words)
-
-
-def _need_scale(records: Records) -> None:
-    """Refuse numbers far from any scale a model can start from, which nobody declared.
-
-    This looks at private records, but only to refuse: whoever trains was not told anything but this error.
-    """
-    norms = records.inputs.flatten(1).norm(dim=1)
-    row = int(norms.argmax())
-    need(
-        float(norms[row]) <= LONGEST,
-        f"records whose scale is not declared must have a norm of at most {LONGEST:g}",
-        row=row,
-        norm=round(float(norms[row]), 1),
-        remedy="scale each record to norm 1 by --set data.normalise=true, or divide the features by public ranges; "
-        "--set data.normalise=false takes them as they are",
-    )
+    return Loaded(records, encoder, classes, target, binary_words, numbers)
 
 
 def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:

@@ -51,6 +51,9 @@ class Settings:
         need(shared, "a run without privacy cannot share a budget", budget=self.budget, remedy="leave --budget out")
 
 
+TASKS = ("classification", "regression")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """Where the records are, and what is publicly known about them."""
@@ -62,6 +65,24 @@ class Data:
     classes: tuple[str, ...] | None = None
     features: int | None = None
     normalise: bool | None = None
+    task: str | None = None
+    target_range: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a task that does not exist, and one that the range contradicts."""
+        need(self.task in (None, *TASKS), f"the task must be one of {', '.join(TASKS)}", task=self.task)
+        need(
+            self.task != "classification" or self.target_range is None,
+            "classes have no range",
+            target_range=self.target_range,
+            remedy="leave --target-range out, or give --task regression",
+        )
+        need(
+            self.task != "regression" or self.target_range is not None or self.schema is not None,
+            "regression needs the public range of its target",
+            target_range=self.target_range,
+            remedy="give --target-range LOW,HIGH, or min and max under [target] of the schema; not what the data show",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.toml import read_toml
 from dpsrm.training.config import build
 from dpsrm.training.models import Model
-from dpsrm.training.predict import chosen_classes, class_probabilities, outputs_of
+from dpsrm.training.predict import chosen_classes, class_probabilities, outputs_of, predicted_numbers, range_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,8 @@ class LoadedRun:
         read from its records, and not published.
         """
         facts = self.config.get("preprocessing", {})
+        number = facts.get("task") == "regression"
+        need(not number, "a regression has no classes, and no probabilities of them", remedy="use predict (no --proba)")
         need("classes" in facts, "this run's config.toml names no classes", remedy="call run.module")
         return [str(name) for name in facts["classes"]]
 
@@ -48,7 +50,7 @@ class LoadedRun:
         return outputs_of(self.module, self.config, data)
 
     def predict(self, data: object) -> npt.NDArray[Any]:
-        """The most probable class of each record, by name.
+        """The most probable class of each record, by name; or a regression's number, inside the target's public range.
 
         Args:
             data: a file as `dpsrm train` takes it, a pandas DataFrame, a dictionary of columns, an array, a tensor or
@@ -59,20 +61,24 @@ class LoadedRun:
 
         Edge cases: a missing or unknown column raises `InputError` with its name; unseen categories are fine.
         """
-        return chosen_classes(self.outputs(data), self.classes)
+        return self._answers(self.outputs(data))
 
     def predict_proba(self, data: object) -> npt.NDArray[np.float64]:
         """The probability of each class (columns as in `classes`) for each record (rows); see `predict`."""
+        need(bool(self.classes), "there must be classes")
         return class_probabilities(self.outputs(data))
 
     def prediction_columns(self, data: object, *, proba: bool = False) -> dict[str, list[Any]]:
         """`predict` as a column called prediction and, with `proba`, a column probability_NAME for each class."""
-        outputs = self.outputs(data)
-        columns: dict[str, list[Any]] = {"prediction": chosen_classes(outputs, self.classes).tolist()}
-        if proba:
-            shares = class_probabilities(outputs).T.tolist()
-            columns |= {f"probability_{name}": share for name, share in zip(self.classes, shares, strict=True)}
-        return columns
+        names, outputs = self.classes if proba else [], self.outputs(data)
+        shares = class_probabilities(outputs).T.tolist() if proba else []
+        probabilities = {f"probability_{name}": share for name, share in zip(names, shares, strict=True)}
+        return {"prediction": self._answers(outputs).tolist(), **probabilities}
+
+    def _answers(self, outputs: Tensor) -> npt.NDArray[Any]:
+        """What the outputs say: classes, or numbers."""
+        numbers = range_from(self.config)
+        return chosen_classes(outputs, self.classes) if numbers is None else predicted_numbers(outputs, numbers)
 
 
 def load_run(run: Path | str, module: nn.Module | None = None, *, expect: str | None = None) -> LoadedRun:
@@ -103,7 +109,7 @@ def _built(folder: RunFolder, config: dict[str, Any]) -> nn.Module:
     need("model" in config, "this run's model is not one of the command line", remedy="give the module too")
     facts = config.get("preprocessing")
     if facts is not None:
-        size = {"features": facts["features"], "classes": len(facts["classes"])}
+        size = {"features": facts["features"], "classes": len(facts.get("classes", []))}
         return build(Model, config["model"], "model").build(**size, stream=Streams.seeded(0).initialisation)
     weights = [value for value in load_file(folder.model).values() if value.ndim == 2]
     outputs, features = len(weights[-1]), weights[0].shape[1]

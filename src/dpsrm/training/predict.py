@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import need
+from dpsrm.data.ranges import TargetRange
 from dpsrm.data.rebuild import encoder_from
 from dpsrm.data.unlabelled import encode_unlabelled
 
@@ -62,6 +63,21 @@ def chosen_classes(outputs: Tensor, classes: list[str]) -> npt.NDArray[np.str_]:
     )
     names: npt.NDArray[np.str_] = np.array(classes, dtype=np.str_)[logits.argmax(dim=1).numpy()]
     return names
+
+
+def predicted_numbers(outputs: Tensor, target_range: TargetRange) -> npt.NDArray[np.float64]:
+    """The outputs (n, 1) of a regression in the target's own unit, inside its range.
+
+    >>> predicted_numbers(torch.tensor([[0.0], [-9.0]]), TargetRange(10, 20)).tolist()
+    [15.0, 10.0]
+    """
+    return target_range.unscaled(outputs.squeeze(1).numpy())
+
+
+def range_from(config: Mapping[str, Any]) -> TargetRange | None:
+    """The range of a run's numeric target, or None for a run with classes."""
+    facts = config.get("preprocessing", {})
+    return TargetRange(*facts["target_range"]) if facts.get("task") == "regression" else None
 
 
 def _logits(outputs: Tensor) -> Tensor:

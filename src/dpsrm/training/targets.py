@@ -119,8 +119,8 @@ def _tell_budget(n: int, privacy: Privacy) -> None:
         _log.warning("there is one record, and the promise is to hide it: expect a model that has learned nothing")
     elif n * privacy.epsilon < LEAST:
         _log.warning(
-            "n times epsilon is %.3g, below %g: expect about what always saying the most common class gives, or worse; "
-            "use more records or a larger epsilon",
+            "n times epsilon is %.3g, below %g: expect about what always saying the most common class (or the "
+            "middle of a range) gives, or worse; use more records or a larger epsilon",
             n * privacy.epsilon,
             LEAST,
         )
