@@ -51,14 +51,15 @@ def test_a_regression_learns_and_predicts_in_the_targets_unit(files, tmp_path, a
         "option": ["--target", "cost", "--task", "regression", "--target-range", "0,1000"],
         "schema": ["--schema", files / "schema.toml", "--task", "regression"],
     }[by]
-    budget = ["--epsilon", "4", "--delta", "1e-5", "--seed", "1", "--out", tmp_path / "run"]
+    budget = ["--epsilon", "1", "--delta", "1e-5", "--seed", "1", "--out", tmp_path / "run"]
     model = ["--set", "model.kind=mlp"] if kind == "mlp" else []
     body = answer("train", "--data", files / "train.csv", "--test", files / "test.csv", *declared, *budget, *model)
-    assert body["epsilon"] <= 4
+    assert body["epsilon"] <= 1
     assert set(body["test"]) == {"r2", "rmse", "mae"}
-    assert body["test"]["r2"] > 0.6, body["test"]
+    assert body["test"]["r2"] > 0.8, body["test"]
     config = read_toml(tmp_path / "run" / "config.toml")
     assert config["model"]["kind"] == kind
+    assert config["training"]["learning_rate"] == (0.1 if kind == "mlp" else 1.0)
     assert config["preprocessing"]["target_range"] == [0, 1000]
 
     run = load_run(tmp_path / "run")

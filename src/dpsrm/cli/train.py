@@ -14,7 +14,11 @@ from dpsrm.core.errors import need
 if TYPE_CHECKING:
     from dpsrm.cli.job import Outcome, TrainingJob
     from dpsrm.data import Loaded
-    from dpsrm.training import Config, Model
+    from dpsrm.training import Config, Model, Settings
+
+REGRESSION_MLP_RATE = 0.1
+"""The learning rate of a network that predicts numbers, unless the user names one. On 3000 records at ε = 1 the usual
+1.0 gave R² below 0 (the squared loss has no flat end), 0.3 gave .91 and 0.1 gave .97; one run each."""
 
 
 def train(
@@ -80,7 +84,9 @@ def train(
     sections |= {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
     for text in change or []:
         _set(sections, text)
-    job = _job(config_from(sections), resume or run, overwrite=overwrite, reference=reference)
+    told = config_from(sections)
+    rate = None if "learning_rate" in sections.get("training", {}) else REGRESSION_MLP_RATE
+    job = _job(told, resume or run, overwrite=overwrite, reference=reference, mlp_rate=rate)
     outcome = run_job(job, resuming=resume is not None)
     if as_json:
         print_json(outcome.to_json())
@@ -118,8 +124,8 @@ def _set(sections: dict[str, Any], text: str) -> None:
         sections[section] = parse_value(value)
 
 
-def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool) -> TrainingJob:
-    """Load the data that the config names; nothing is written yet."""
+def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, mlp_rate: float | None) -> TrainingJob:
+    """Load the data that the config names; nothing is written yet. `mlp_rate`: see `_settings_for`."""
     from dpsrm.cli.job import TrainingJob, default_out
     from dpsrm.data import load, load_like
     from dpsrm.training.config import plain
@@ -139,7 +145,7 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool) 
         records=records,
         test=None if place.test is None else load_like(place.test, records),
         model=model,
-        settings=config.settings,
+        settings=_settings_for(config.settings, model, records, mlp_rate),
         about={"data": plain(place), "model": plain(model), "preprocessing": records.description},
         out=run if run is not None else default_out(Path(place.path).stem),
         overwrite=overwrite,
@@ -157,6 +163,15 @@ def _model_for(model: Model, records: Loaded, task: str | None) -> Model:
         remedy="change --task, or [target] of the schema",
     )
     return replace(model, kind="linear") if numbers and model.kind == "logistic" else model
+
+
+def _settings_for(settings: Settings, model: Model, records: Loaded, mlp_rate: float | None) -> Settings:
+    """The settings, with the learning rate `mlp_rate` for a network of numbers, if the user named none."""
+    training = settings.training
+    plain_network = records.target_range is not None and model.kind == "mlp" and training.optimizer == "constant"
+    if mlp_rate is None or not plain_network:
+        return settings
+    return replace(settings, training=replace(training, learning_rate=mlp_rate))
 
 
 def _show(outcome: Outcome) -> None:
