@@ -12,7 +12,7 @@ from dpsrm.data import load, load_like
 from dpsrm.data.ranges import TargetRange
 from dpsrm.data.schema import schema_from
 from dpsrm.runs.toml import read_toml
-from dpsrm.training import load_run, regression_metrics
+from dpsrm.training import RecordedRun, load_run, regression_metrics
 
 SCHEMA = """
 columns.age = {kind = "number", min = 0, max = 100}
@@ -154,3 +154,23 @@ def test_metrics_are_the_textbooks():
     found = regression_metrics(p, y)
     assert found == pytest.approx({"r2": 1 - 5 / 14, "rmse": np.sqrt(5 / 3), "mae": 1.0})
     assert np.isnan(regression_metrics(p, np.ones(3))["r2"])
+
+
+def test_an_interrupted_regression_is_resumed_to_the_same_bits(files, tmp_path, dpsrm, answer, monkeypatch):
+    arguments = ["train", "--data", files / "train.csv", "--schema", files / "schema.toml", "--epsilon", "1"]
+    arguments += ["--delta", "1e-5", "--seed", "1", "--set", "model.kind=mlp", "--set", "training.epochs=1"]
+    arguments += ["--set", "performance.checkpoint_steps=5"]
+    answer(*arguments, "--out", tmp_path / "whole")
+    steps, advance = iter(range(12)), RecordedRun.advance
+
+    def dying(run, *drawn):
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return advance(run, *drawn)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordedRun, "advance", dying)
+        assert dpsrm(*arguments, "--out", tmp_path / "run").code != 0
+    answer("train", "--resume", tmp_path / "run")
+    for name in ("model.safetensors", "ledger.jsonl", "config.toml"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
