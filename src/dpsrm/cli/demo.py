@@ -23,6 +23,7 @@ def demo(
     from dpsrm.data import load_rand_health
     from dpsrm.methods import Srm
     from dpsrm.training import Model, Privacy, Settings, Training
+    from dpsrm.training.config import plain
 
     records, test, text = load_rand_health()
     settings = Settings(
@@ -33,12 +34,13 @@ def demo(
     )
     if not as_json:
         err.print(text, highlight=False)
+    model = Model(kind="logistic")
     job = TrainingJob(
         records=records,
         test=test,
-        model=Model(kind="logistic"),
+        model=model,
         settings=settings,
-        about={"preprocessing": records.description},
+        about={"model": plain(model), "preprocessing": records.description},
         out=run if run is not None else default_out("demo"),
         overwrite=overwrite,
         reference=True,

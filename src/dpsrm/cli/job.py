@@ -14,8 +14,8 @@ from torch import nn
 from dpsrm.cli.progress import progress_bar
 from dpsrm.cli.show import err
 from dpsrm.core.randomness import Streams
-from dpsrm.data import Loaded, Records
-from dpsrm.training import Model, Run, Settings, classification_metrics, loss_for, resume, train
+from dpsrm.data import Loaded
+from dpsrm.training import Model, Run, Settings, classification_metrics, loss_for, regression_metrics, resume, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +65,12 @@ def run_job(job: TrainingJob, *, resuming: bool = False) -> Outcome:
     except KeyboardInterrupt as stop:
         err.print("\n".join(["interrupted", *getattr(stop, "__notes__", [])]), highlight=False, soft_wrap=True)
         raise
-    metrics = {} if job.test is None else {"test": _evaluate(run.module, job.test.records)}
+    metrics = {} if job.test is None else {"test": _evaluate(run.module, job.test)}
     if job.reference:
         plain = replace(job.settings, privacy=None, budget=None)
         reference = _train(job, plain, run.folder.private / "reference", "non-private reference")
         if job.test is not None:
-            metrics["reference"] = _evaluate(reference.module, job.test.records)
+            metrics["reference"] = _evaluate(reference.module, job.test)
     if metrics:
         finite = {name: {k: None if math.isnan(v) else v for k, v in m.items()} for name, m in metrics.items()}
         run.folder.write_json(run.folder.private / "metrics.json", finite)
@@ -112,6 +112,10 @@ def _train(job: TrainingJob, settings: Settings, out: Path, title: str) -> Run:
 
 
 @torch.no_grad()
-def _evaluate(module: nn.Module, records: Records) -> dict[str, float]:
-    """Log-loss, 0/1 error and AUC on `records`."""
-    return classification_metrics(module(records.inputs), records.targets)
+def _evaluate(module: nn.Module, loaded: Loaded) -> dict[str, float]:
+    """Log-loss, 0/1 error and AUC; or R², RMSE and MAE of numbers, clamped to their public range like all targets."""
+    records, numbers = loaded.records, loaded.target_range
+    outputs = module(records.inputs)
+    if numbers is None:
+        return classification_metrics(outputs, records.targets)
+    return regression_metrics(*(numbers.unscaled(x.numpy()) for x in (outputs.squeeze(1), records.targets)))

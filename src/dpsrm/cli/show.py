@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 out = Console()
 err = Console(stderr=True)
 
-METRICS = {"log_loss": "log-loss", "auc": "AUC", "error": "0/1 error"}
+METRICS = {"log_loss": "log-loss", "auc": "AUC", "error": "0/1 error", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
 
 
 def track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:
@@ -70,5 +70,6 @@ def metrics_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Tab
     for name in columns:
         table.add_column(name, justify="right")
     for key, label in METRICS.items():
-        table.add_row(label, *(f"{values[key]:.4f}" for values in columns.values()))
+        if all(key in values for values in columns.values()):
+            table.add_row(label, *(f"{values[key]:.4f}" for values in columns.values()))
     return table

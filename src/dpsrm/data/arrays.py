@@ -6,6 +6,7 @@ import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,26 +73,34 @@ class ArrayEncoder:
         }
 
 
-def read_npz(path: Path | str) -> Arrays:
-    """Read arrays `X` and `y`; nothing in the file is executed.
+def read_npz(path: Path | str, *, labelled: bool = True) -> Arrays:
+    """Read arrays `X` and `y`; nothing in the file is executed. Not `labelled`, y is not looked at and labels are None.
 
     Edge cases: pickled objects, other names, texts in X, or lengths that differ raise `InputError`.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
             names = sorted(file)
-            need({"X", "y"} <= set(names), "an .npz file must hold arrays X and y", arrays=names)
-            x, y = file["X"], file["y"]
+            wanted = ["X", "y"] if labelled else ["X"]
+            need(set(wanted) <= set(names), f"an .npz file must hold arrays {' and '.join(wanted)}", arrays=names)
+            x, y = file["X"], file["y"] if labelled else None
     except InputError:
         raise
     except (OSError, ValueError, KeyError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise InputError(
             f"the file must be NumPy's .npz without pickled objects; got {str(path)!r}: {error}"
         ) from error
-    need(x.dtype.kind in "fiub", "X must hold numbers", dtype=str(x.dtype))
-    need(x.ndim >= 2, "X must have a row per record and a column per feature", shape=x.shape)
+    need_numbers(x)
+    if y is None:
+        return Arrays(x.astype(np.float64), (None,) * len(x))
     need(y.ndim == 1 and len(y) == len(x), "y must have one label per row of X", y=y.shape, X=x.shape)
     need(y.dtype.kind in "fiubU", "y must hold numbers or texts", dtype=str(y.dtype))
-    need(len(x) > 0, "the file must hold at least one record", X=x.shape)
     labels = y.tolist() if y.dtype.kind == "U" else y.astype(np.float64).tolist()
     return Arrays(x.astype(np.float64), tuple(labels))
+
+
+def need_numbers(x: npt.NDArray[Any]) -> None:
+    """Refuse features that are no numbers, no rows of columns, or no record."""
+    need(x.dtype.kind in "fiub", "X must hold numbers", dtype=str(x.dtype))
+    need(x.ndim >= 2, "X must have a row per record and a column per feature", shape=x.shape)
+    need(len(x) > 0, "the file must hold at least one record", X=x.shape)

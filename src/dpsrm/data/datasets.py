@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import scipy.sparse
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
@@ -121,7 +122,7 @@ def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
 
     Args:
         data: `Records`, `SparseRecords`, `DatasetRecords`, a torch `Dataset`, a pair (inputs, targets) of NumPy arrays
-            or tensors, or a dictionary of them.
+            or tensors (inputs may be a SciPy sparse matrix), or a dictionary of them.
         dtype: the floating type of arrays' inputs.
 
     Edge cases: raises `InputError` for no record, lengths that differ, NaN or infinite features (also when
@@ -142,8 +143,17 @@ def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
         return TreeRecords({name: as_inputs(as_tensor(values, str(name)), dtype) for name, values in data.items()})
     if isinstance(data, (tuple, list)):
         need(len(data) == 2, "data must be a pair (inputs, targets)", length=len(data), remedy="or a dictionary")
+        if scipy.sparse.issparse(data[0]):
+            return _sparse(data[0], data[1], dtype)
         return Records(as_inputs(data[0], dtype), as_targets(data[1]))
     raise InputError(
         "data must be Records, a torch Dataset, a dictionary of arrays, or a pair of arrays (inputs, targets); "
         f"got {type(data).__name__}; give (X, y)"
     )
+
+
+def _sparse(inputs: Any, targets: object, dtype: torch.dtype | None) -> SparseRecords:
+    """A SciPy sparse matrix and its targets, the numbers in the floating type asked for."""
+    kind = torch.empty(0, dtype=dtype or torch.get_default_dtype()).numpy().dtype
+    need(inputs.dtype.kind in "fiub", "inputs must hold numbers", dtype=str(inputs.dtype))
+    return SparseRecords(scipy.sparse.csr_array(inputs, dtype=kind), as_targets(targets))

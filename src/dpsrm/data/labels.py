@@ -8,13 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsrm.core.errors import need
-from dpsrm.data.cells import Cell, cell_text, shown
+from dpsrm.data.cells import Cell, cell_text, read_cell, shown
 
 BINARY = (("0", "1"), ("-1", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))
 """Pairs (negative, positive) understood without being told; case does not matter, "1.0" and "+1" are "1"."""
 
 BINARY_CLASSES = ("0", "1")
 _REMEDY = "name the classes with --classes A,B, or [target] classes in the schema"
+
+
+_NUMBERS = f"to predict a number, add --task regression --target-range LOW,HIGH; otherwise {_REMEDY}"
+_MANY = 10
 
 
 def need_classes(classes: Sequence[str]) -> tuple[str, ...]:
@@ -82,5 +86,11 @@ def _need_known(cells: Sequence[Cell], texts: Sequence[str | None], codes: dict[
             f"a label must be one of {', '.join(codes)}",
             row=row,
             label=shown(cells[row - 1]),
-            remedy=_REMEDY,
+            remedy=_NUMBERS if _many_numbers(texts) else _REMEDY,
         )
+
+
+def _many_numbers(texts: Sequence[str | None]) -> bool:
+    """Whether labels look like measurements: more than ten different values, all numbers."""
+    values = {text for text in texts if text is not None}
+    return len(values) > _MANY and all(isinstance(read_cell(text), float) for text in values)

@@ -74,8 +74,8 @@ class LibsvmEncoder:
         }
 
 
-def read_libsvm(raw: bytes) -> SparseRows:
-    """Parse LIBSVM text.
+def read_libsvm(raw: bytes, *, labelled: bool = True) -> SparseRows:
+    """Parse LIBSVM text. Not `labelled`, a line may begin with its first feature: its label is then empty.
 
     Edge cases: blank lines and comments from # on are skipped; `qid:` fields, an index below 1 or twice in a
     record, a value that is not a finite number, and a file without records raise `InputError` with the line.
@@ -91,6 +91,8 @@ def read_libsvm(raw: bytes) -> SparseRows:
         label, *pairs = line.partition(b"#")[0].split() or [b""]
         if not label:
             continue
+        if not labelled and b":" in label:
+            label, pairs = b"", [label, *pairs]
         labels.append(_label(label, number))
         lines.append(number)
         lengths.append(len(pairs))

@@ -16,13 +16,23 @@ from dpsrm.data.cells import Cell, Table
 from dpsrm.data.encoding import HashEncoder
 from dpsrm.data.labels import BINARY_CLASSES, need_classes, parse_labels
 from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
-from dpsrm.data.records import Records
+from dpsrm.data.ranges import TargetRange
+from dpsrm.data.records import Records, need_scale
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.schema_encoding import SchemaEncoder
 from dpsrm.data.tables import read_csv, read_parquet, split_target
 
 LABEL_NAMES = ("label", "target", "y")
 """What a user may call the label of a file that has no column names."""
+
+_UNPACK = "unpack the file first"
+_CONVERT = "convert it to .csv or .parquet, for instance with pandas"
+_NOT_READ = {
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".7z"), _UNPACK),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".feather", ".arrow", ".pkl", ".sav"), _CONVERT),
+    ".npy": "save both arrays in one file: np.savez('data.npz', X=X, y=y)",
+}
+"""Extensions of formats that people try, and what to do."""
 
 Encoder = HashEncoder | SchemaEncoder | LibsvmEncoder | ArrayEncoder
 Source = Table | SparseRows | Arrays
@@ -32,7 +42,8 @@ Source = Table | SparseRows | Arrays
 class Loaded:
     """Records beside everything that was known to make them.
 
-    `records` are private; `encoder`, `classes` and `target` are public and make a second file alike.
+    `records` are private; all else is public and makes a second file alike. A target that is a number has a
+    `target_range` and no classes.
     """
 
     records: Records
@@ -40,6 +51,7 @@ class Loaded:
     classes: tuple[str, ...]
     target: str | None = None
     binary_words: bool = False
+    target_range: TargetRange | None = None
 
     @property
     def n_features(self) -> int:
@@ -49,6 +61,8 @@ class Loaded:
     def description(self) -> dict[str, object]:
         """What preprocessing knew and why it is public: JSON- and TOML-ready, for the run folder."""
         target = {} if self.target is None else {"target": self.target}
+        if self.target_range is not None:
+            return {**self.encoder.describe(), **target, **self.target_range.describe()}
         words = "fixed binary pairs (0/1, -1/1, false/true, no/yes, n/y, f/t)"
         return {
             **self.encoder.describe(),
@@ -66,6 +80,7 @@ def load(
     classes: Sequence[str] | None = None,
     features: int | None = None,
     normalise: bool | None = None,
+    target_range: Sequence[float] | None = None,
 ) -> Loaded:
     """Load a file of labelled records, looking at nothing but each record to encode it.
 
@@ -78,6 +93,7 @@ def load(
         classes: class names in order; by default the schema's, else the fixed binary pairs.
         features: the public number of features of LIBSVM text; without it indices fold into 1024.
         normalise: scale each record to norm 1; by default tables are, LIBSVM and arrays are not.
+        target_range: (low, high), public: the target is a number, not a class; by default the schema's.
 
     Returns: `Loaded`, whose `description` says what was known.
 
@@ -94,13 +110,17 @@ def load(
     (2, [1, 0], ('0', '1'))
     """
     rules = read_schema(schema) if isinstance(schema, (str, Path)) else schema
-    source = _read(Path(path))
+    source = read_source(Path(path))
     target = target if target is not None else (rules.target if rules else None)
-    if classes is None and rules is not None:
-        classes = rules.classes
+    if classes is None and target_range is None and rules is not None:
+        classes, target_range = rules.classes, rules.target_range
     encoder = _encoder(source, target, schema=rules, features=features, normalise=normalise)
-    names = BINARY_CLASSES if classes is None else need_classes(classes)
-    return _finish(source, encoder, names, target=target, binary_words=classes is None)
+    names, numbers = _answers(classes, target_range)
+    words = classes is None and numbers is None
+    loaded = _finish(source, encoder, names, target=target, binary_words=words, numbers=numbers)
+    if normalise is None and not isinstance(source, Table):
+        need_scale(loaded.records)
+    return loaded
 
 
 def load_like(path: Path | str, loaded: Loaded) -> Loaded:
@@ -110,28 +130,34 @@ def load_like(path: Path | str, loaded: Loaded) -> Loaded:
     does a file of another kind (CSV and Parquet are one kind).
     """
     return _finish(
-        _read(Path(path)),
+        read_source(Path(path)),
         loaded.encoder,
         loaded.classes,
         target=loaded.target,
         binary_words=loaded.binary_words,
+        numbers=loaded.target_range,
     )
 
 
-def _read(path: Path) -> Source:
-    """The file's content, by its extension; LIBSVM text when the extension says nothing."""
+def read_source(path: Path, *, labelled: bool = True) -> Source:
+    """The file's content, by its extension; LIBSVM text when the extension says nothing.
+
+    Args:
+        labelled: whether LIBSVM lines must begin with a label, and an .npz file must hold y; tables are not asked here.
+    """
     need(path.exists(), "the data must be a file that exists", path=str(path))
     need(path.is_file(), "the data must be a file, not a folder", path=str(path))
     kind = path.suffix.lower()
+    need(kind not in _NOT_READ, f"{kind} files are not read", path=str(path), remedy=_NOT_READ.get(kind, ""))
     try:
         if kind in (".parquet", ".pq"):
             return read_parquet(path)
         if kind == ".npz":
-            return read_npz(path)
+            return read_npz(path, labelled=labelled)
         raw = path.read_bytes()
     except OSError as error:
         raise InputError(f"the data must be readable; got path={str(path)!r}: {error.strerror}") from error
-    return read_csv(raw) if kind in (".csv", ".tsv") else read_libsvm(raw)
+    return read_csv(raw) if kind in (".csv", ".tsv") else read_libsvm(raw, labelled=labelled)
 
 
 def _encoder(
@@ -172,25 +198,48 @@ def _encoder(
     raise InputError(f"no encoder for {type(source).__name__}")
 
 
+def _answers(
+    classes: Sequence[str] | None, target_range: Sequence[float] | None
+) -> tuple[tuple[str, ...], TargetRange | None]:
+    """The classes, or the range of the numbers, that a model can answer."""
+    if target_range is None:
+        return BINARY_CLASSES if classes is None else need_classes(classes), None
+    need(classes is None, "a target has classes or a range, not both", classes=classes, target_range=target_range)
+    need(len(target_range) == 2, "a target's range is LOW,HIGH", target_range=tuple(target_range))
+    return (), TargetRange(*target_range)
+
+
 def _finish(
-    source: Source, encoder: Encoder, classes: tuple[str, ...], *, target: str | None, binary_words: bool
+    source: Source,
+    encoder: Encoder,
+    classes: tuple[str, ...],
+    *,
+    target: str | None,
+    binary_words: bool,
+    numbers: TargetRange | None,
 ) -> Loaded:
     """Encode every record and its label."""
-    inputs, labels = _encode(source, encoder, target)
-    targets = parse_labels(labels, None if binary_words else classes)
+    source, labels = _split(source, target)
+    inputs = encode_source(source, encoder)
+    known = None if binary_words else classes
+    targets = parse_labels(labels, known) if numbers is None else numbers.scaled(labels)
     records = Records(torch.from_numpy(inputs), torch.from_numpy(targets))
-    return Loaded(records, encoder, classes, target, binary_words)
+    return Loaded(records, encoder, classes, target, binary_words, numbers)
 
 
-def _encode(source: Source, encoder: Encoder, target: str | None) -> tuple[npt.NDArray[np.float32], Sequence[Cell]]:
-    """Features and label cells of a source, by the encoder made for its kind."""
+def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:
+    """A source without its labels, if they are a column, and the labels."""
+    return split_target(source, target) if isinstance(source, Table) else (source, source.labels)
+
+
+def encode_source(source: Source, encoder: Encoder) -> npt.NDArray[np.float32]:
+    """Features of a source without its target, by the encoder made for its kind."""
     if isinstance(source, Table) and isinstance(encoder, (HashEncoder, SchemaEncoder)):
-        table, labels = split_target(source, target)
-        return encoder.encode(table), labels
+        return encoder.encode(source)
     if isinstance(source, SparseRows) and isinstance(encoder, LibsvmEncoder):
-        return encoder.encode(source), source.labels
+        return encoder.encode(source)
     if isinstance(source, Arrays) and isinstance(encoder, ArrayEncoder):
-        return encoder.encode(source), source.labels
+        return encoder.encode(source)
     raise InputError(
         "the file must be of the kind the model was made for; "
         f"got {type(source).__name__} for {type(encoder).__name__}; convert one of the files"

@@ -15,6 +15,9 @@ from dpsrm.core.errors import need
 from dpsrm.core.tree import leaves, mapped
 from dpsrm.data.rows import Indices, as_integers, as_positions, need_finite, need_inside
 
+LONGEST = 100.0
+"""The longest record of LIBSVM text or arrays that is taken as it is without the user's word."""
+
 
 class RecordSource(Protocol):
     """What a trainer needs from data: how many records, and a batch (a tree of tensors) of those at given positions."""
@@ -92,3 +95,20 @@ class TreeRecords:
         """The records at `indices`, in their order, repeats included."""
         at = torch.from_numpy(as_positions(indices, len(self)))
         return mapped(lambda tensor: tensor.index_select(0, at.to(tensor.device)), self.tree)
+
+
+def need_scale(records: Records) -> None:
+    """Refuse numbers far from any scale a model can start from, which nobody declared.
+
+    This looks at private records, but only to refuse: whoever trains was not told anything but this error.
+    """
+    norms = records.inputs.flatten(1).norm(dim=1)
+    row = int(norms.argmax())
+    need(
+        float(norms[row]) <= LONGEST,
+        f"records whose scale is not declared must have a norm of at most {LONGEST:g}",
+        row=row,
+        norm=round(float(norms[row]), 1),
+        remedy="scale each record to norm 1 by --set data.normalise=true, or divide the features by public ranges; "
+        "--set data.normalise=false takes them as they are",
+    )

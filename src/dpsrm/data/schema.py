@@ -53,10 +53,11 @@ class Schema:
     columns: tuple[Column, ...]
     target: str | None = None
     classes: tuple[str, ...] | None = None
+    target_range: tuple[float, float] | None = None
 
 
 def read_schema(path: Path | str) -> Schema:
-    """Read a TOML schema: `[columns.NAME]` with a kind, and `[target]` with column and classes.
+    """Read a TOML schema: `[columns.NAME]` with a kind, and `[target]` with column and classes, or min and max.
 
     Edge cases: a file that cannot be read, is not TOML, or says what no schema says raises `InputError`.
     """
@@ -87,11 +88,22 @@ def schema_from(document: Mapping[str, Any]) -> Schema:
     )
     target = document.get("target", {})
     need(isinstance(target, dict), "[target] must be a table", target=target)
-    _need_keys(target, "[target]", {"column", "classes"})
+    _need_keys(target, "[target]", {"column", "classes", "min", "max"})
     name, classes = target.get("column"), target.get("classes")
     need(name is None or isinstance(name, str), "[target] column must be a name", column=name)
     need(name not in columns, "the target must not be a feature as well", column=name)
-    return Schema(parsed, name, None if classes is None else need_classes(_texts(classes, "[target] classes")))
+    names = None if classes is None else need_classes(_texts(classes, "[target] classes"))
+    return Schema(parsed, name, names, _target_range(target))
+
+
+def _target_range(target: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The range of a target that is a number; None for one with classes."""
+    if not {"min", "max"} & set(target):
+        return None
+    need("classes" not in target, "[target] has classes, or min and max, not both", target=dict(target))
+    low, high = (_finite(target.get(key), f"[target] {key}") for key in ("min", "max"))
+    need(low < high, "[target] min must be below max", min=low, max=high)
+    return low, high
 
 
 def _column(name: str, entry: object) -> Column:

@@ -15,6 +15,7 @@ from dpsrm.core.extras import need_extra
 from dpsrm.data.cells import Cell, Table
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 
@@ -62,6 +63,23 @@ def read_parquet(path: Path | str) -> Table:
         raise InputError(f"the file must be Parquet; got {str(path)!r}: {error}") from error
     need(table.num_rows > 0, "a table must have records", columns=columns)
     return Table(columns, cells)
+
+
+def table_of_frame(frame: pd.DataFrame) -> Table:
+    """The cells of a pandas DataFrame, as those of the Parquet file it would be written to; the index is left out.
+
+    Edge cases: columns that Parquet could not hold (of mixed types, for instance) raise `InputError`.
+    """
+    need_extra("pyarrow", extra="cli")
+    import pyarrow as pa
+
+    columns = _need_names([str(name) for name in frame.columns])
+    try:
+        table = pa.Table.from_pandas(frame.set_axis(list(columns), axis=1), preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(f"a DataFrame's columns must hold one type each; got {str(error)[:200]}") from error
+    need(len(frame) > 0, "a table must have records", columns=columns)
+    return Table(columns, tuple(_cells(name, table.column(name)) for name in columns))
 
 
 def split_target(table: Table, target: str | None) -> tuple[Table, tuple[Cell, ...]]:

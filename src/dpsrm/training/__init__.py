@@ -4,7 +4,7 @@ from dpsrm.methods import Theory
 from dpsrm.training.callbacks import EarlyStopping, Evaluate
 from dpsrm.training.config import Config, Data, Settings, config_from, settings_to_dict
 from dpsrm.training.load_run import LoadedRun, load_run
-from dpsrm.training.metrics import classification_metrics
+from dpsrm.training.metrics import classification_metrics, regression_metrics
 from dpsrm.training.models import Model, loss_for
 from dpsrm.training.own_loop import PrivateTraining
 from dpsrm.training.plan import Plan, make_plan
@@ -41,6 +41,7 @@ __all__ = [
     "loss_for",
     "make_plan",
     "make_private",
+    "regression_metrics",
     "resume",
     "run_trials",
     "settings_to_dict",

@@ -51,6 +51,9 @@ class Settings:
         need(shared, "a run without privacy cannot share a budget", budget=self.budget, remedy="leave --budget out")
 
 
+TASKS = ("classification", "regression")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """Where the records are, and what is publicly known about them."""
@@ -62,6 +65,24 @@ class Data:
     classes: tuple[str, ...] | None = None
     features: int | None = None
     normalise: bool | None = None
+    task: str | None = None
+    target_range: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a task that does not exist, and one that the range contradicts."""
+        need(self.task in (None, *TASKS), f"the task must be one of {', '.join(TASKS)}", task=self.task)
+        need(
+            self.task != "classification" or self.target_range is None,
+            "classes have no range",
+            target_range=self.target_range,
+            remedy="leave --target-range out, or give --task regression",
+        )
+        need(
+            self.task != "regression" or self.target_range is not None or self.schema is not None,
+            "regression needs the public range of its target",
+            target_range=self.target_range,
+            remedy="give --target-range LOW,HIGH, or min and max under [target] of the schema; not what the data show",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +110,12 @@ _SECTIONS = (
 )
 
 
+_GIVE = {
+    "epsilon": "give --epsilon, for instance --epsilon 1",
+    "delta": "give --delta, well below 1/n, for instance --delta 1e-5",
+}
+
+
 def config_from(sections: Mapping[str, Any]) -> Config:
     """Read the sections of a config file; unknown names and wrong types are errors that list what there is.
 
@@ -111,11 +138,19 @@ def settings_from(sections: Mapping[str, Any]) -> Settings:
         private=private,
         remedy="give --epsilon and --delta (or a [privacy] section)",
     )
+    promise = _section(sections, "privacy")
+    missing = [name for name in ("epsilon", "delta") if name not in promise] if private else []
+    need(
+        not missing,
+        "private training needs epsilon and delta",
+        missing=missing,
+        remedy=" and ".join(_GIVE[name] for name in missing),
+    )
     chosen = dict(_section(sections, "method"))
     name = chosen.pop("name", Srm.name)
     need(isinstance(name, str), "method.name must be a text", name=name)
     return Settings(
-        privacy=build(Privacy, _section(sections, "privacy"), "privacy") if "privacy" in sections else None,
+        privacy=build(Privacy, promise, "privacy") if "privacy" in sections else None,
         method=build(method_class(name), chosen, "method"),
         training=build(Training, _section(sections, "training"), "training"),
         theory=build(Theory, _section(sections, "theory"), "theory") if "theory" in sections else None,

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from safetensors.torch import load_file, load_model
-from torch import nn
+from torch import Tensor, nn
 
 from dpsrm.accounting import Guarantee
 from dpsrm.core.errors import InputError, LedgerError, need
@@ -17,6 +19,7 @@ from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.toml import read_toml
 from dpsrm.training.config import build
 from dpsrm.training.models import Model
+from dpsrm.training.predict import chosen_classes, class_probabilities, outputs_of, predicted_numbers, range_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,54 @@ class LoadedRun:
     guarantee: Guarantee | None
     config: dict[str, Any]
     folder: RunFolder
+
+    @property
+    def classes(self) -> list[str]:
+        """The class names, in the order of the columns of `predict_proba`.
+
+        Labels that were understood without being told (no/yes, -1/1, …) are called 0 and 1: which pair a file has is
+        read from its records, and not published.
+        """
+        facts = self.config.get("preprocessing", {})
+        number = facts.get("task") == "regression"
+        need(not number, "a regression has no classes, and no probabilities of them", remedy="use predict (no --proba)")
+        need("classes" in facts, "this run's config.toml names no classes", remedy="call run.module")
+        return [str(name) for name in facts["classes"]]
+
+    def outputs(self, data: object) -> Tensor:
+        """The model's outputs for `data`, see `predict`."""
+        return outputs_of(self.module, self.config, data)
+
+    def predict(self, data: object) -> npt.NDArray[Any]:
+        """The most probable class of each record, by name; or a regression's number, inside the target's public range.
+
+        Args:
+            data: a file as `dpsrm train` takes it, a pandas DataFrame, a dictionary of columns, an array, a tensor or
+                a SciPy sparse matrix. Labels are not needed, and not looked at.
+
+        Guarantee: records are encoded by config.toml's [preprocessing] alone; predictions equal those of the module in
+        memory, bit for bit, for the same records.
+
+        Edge cases: a missing or unknown column raises `InputError` with its name; unseen categories are fine.
+        """
+        return self._answers(self.outputs(data))
+
+    def predict_proba(self, data: object) -> npt.NDArray[np.float64]:
+        """The probability of each class (columns as in `classes`) for each record (rows); see `predict`."""
+        need(bool(self.classes), "there must be classes")
+        return class_probabilities(self.outputs(data))
+
+    def prediction_columns(self, data: object, *, proba: bool = False) -> dict[str, list[Any]]:
+        """`predict` as a column called prediction and, with `proba`, a column probability_NAME for each class."""
+        names, outputs = self.classes if proba else [], self.outputs(data)
+        shares = class_probabilities(outputs).T.tolist() if proba else []
+        probabilities = {f"probability_{name}": share for name, share in zip(names, shares, strict=True)}
+        return {"prediction": self._answers(outputs).tolist(), **probabilities}
+
+    def _answers(self, outputs: Tensor) -> npt.NDArray[Any]:
+        """What the outputs say: classes, or numbers."""
+        numbers = range_from(self.config)
+        return chosen_classes(outputs, self.classes) if numbers is None else predicted_numbers(outputs, numbers)
 
 
 def load_run(run: Path | str, module: nn.Module | None = None, *, expect: str | None = None) -> LoadedRun:
@@ -56,6 +107,10 @@ def load_run(run: Path | str, module: nn.Module | None = None, *, expect: str | 
 def _built(folder: RunFolder, config: dict[str, Any]) -> nn.Module:
     """The module of a run of the command line, by the shapes of its parameters."""
     need("model" in config, "this run's model is not one of the command line", remedy="give the module too")
+    facts = config.get("preprocessing")
+    if facts is not None:
+        size = {"features": facts["features"], "classes": len(facts.get("classes", []))}
+        return build(Model, config["model"], "model").build(**size, stream=Streams.seeded(0).initialisation)
     weights = [value for value in load_file(folder.model).values() if value.ndim == 2]
     outputs, features = len(weights[-1]), weights[0].shape[1]
     model = build(Model, config["model"], "model")

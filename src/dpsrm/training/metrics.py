@@ -1,10 +1,12 @@
-"""How good a classifier is. Exact functions of the records they are computed on: private, unless those are public."""
+"""How good a model is. Exact functions of the records they are computed on: private, unless those are public."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,6 +30,23 @@ def classification_metrics(outputs: Tensor, targets: Tensor) -> dict[str, float]
         "log_loss": float(F.cross_entropy(logits, labels)),
         "error": float((logits.argmax(dim=1) != labels).double().mean()),
         "auc": _auc(logits.softmax(dim=1).numpy(), labels.numpy()),
+    }
+
+
+def regression_metrics(predicted: npt.NDArray[np.float64], targets: npt.NDArray[np.float64]) -> dict[str, float]:
+    """R², root mean squared error and mean absolute error, in the target's own unit.
+
+    Edge cases: R² is NaN where all targets are the same.
+
+    >>> regression_metrics(np.array([1.0, 2.0]), np.array([1.0, 4.0]))["mae"]
+    1.0
+    """
+    errors, spread = predicted - targets, float(((targets - targets.mean()) ** 2).mean())
+    square = float((errors**2).mean())
+    return {
+        "r2": 1 - square / spread if spread > 0 else float("nan"),
+        "rmse": math.sqrt(square),
+        "mae": float(np.abs(errors).mean()),
     }
 
 

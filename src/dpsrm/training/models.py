@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 from dpsrm.core.errors import need
-from dpsrm.gradients import PerExampleLoss, binary_loss, multiclass_loss
+from dpsrm.gradients import PerExampleLoss, binary_loss, multiclass_loss, squared_loss
 
-KINDS = ("logistic", "mlp")
+KINDS = ("logistic", "linear", "mlp")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """`kind` "logistic" is one linear layer from zero; "mlp" has tanh layers of the `hidden` sizes."""
+    """`kind` "logistic" (for classes) and "linear" (for numbers) are one linear layer from zero; "mlp" has tanh layers
+    of the `hidden` sizes."""
 
     kind: str = "logistic"
     hidden: tuple[int, ...] = (64,)
@@ -29,9 +30,9 @@ class Model:
         need(all(h >= 1 for h in self.hidden), "hidden layers need at least one unit", hidden=self.hidden)
 
     def build(self, *, features: int, classes: int, stream: np.random.Generator) -> nn.Module:
-        """The module for `features` inputs and `classes` classes (one output for two classes)."""
-        outputs = 1 if classes == 2 else classes
-        if self.kind == "logistic":
+        """The module for `features` inputs and `classes` classes: one output for two, and for none (a number)."""
+        outputs = 1 if classes in (0, 2) else classes
+        if self.kind in ("logistic", "linear"):
             layer = nn.Linear(features, outputs)
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -46,7 +47,9 @@ class Model:
 
 
 def loss_for(classes: int) -> PerExampleLoss:
-    """The loss that belongs to a model built for `classes` classes."""
+    """The loss that belongs to a model built for `classes` classes; for none, the squared loss of a number."""
+    if classes == 0:
+        return squared_loss
     return binary_loss if classes == 2 else multiclass_loss
 
 

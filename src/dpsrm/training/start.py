@@ -23,6 +23,7 @@ from dpsrm.training.config import Settings, settings_from, settings_to_dict
 from dpsrm.training.identity import identity_of, need_same, record_bytes
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.recorded import RecordedRun
+from dpsrm.training.targets import tell_expectations
 
 Preparer = Callable[[Settings, Streams], Prepared]
 """From settings and streams to a run that could begin."""
@@ -40,6 +41,7 @@ def begin(
     prepared = prepare(settings, Streams.choose(settings.seed))
     folder = RunFolder(out)
     with ExitStack() as held:
+        tell_expectations(prepared.objective, prepared.records, settings.privacy)
         held.enter_context(_made(prepared, folder, overwrite=overwrite))
         write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
         folder.write_environment()

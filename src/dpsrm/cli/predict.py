@@ -1,0 +1,48 @@
+"""`dpsrm predict`: what a published model says about new records."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpsrm.cli.show import err, print_json
+from dpsrm.core.files import write_atomically
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The run folder; its private/ is not needed.")],
+    data: Annotated[Path, typer.Option(help="CSV, Parquet, .npz or LIBSVM file; labels are not needed.")],
+    to: Annotated[Path | None, typer.Option("--out", help="A CSV file to write; otherwise stdout.")] = None,
+    proba: Annotated[bool, typer.Option(help="The probability of each class, too.")] = False,
+    expect: Annotated[str | None, typer.Option(help="The chain head that training printed.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Predict new records with a run's model, from the published folder alone, after checking it.
+
+    Example: dpsrm predict runs/visits --data new.csv --proba --out predictions.csv
+    """
+    from dpsrm.training import load_run
+
+    columns = load_run(run, expect=expect).prediction_columns(data, proba=proba)
+    rows = len(columns["prediction"])
+    text = _csv([list(columns), *zip(*columns.values(), strict=True)])
+    if to is not None:
+        write_atomically(to, text.encode())
+    if as_json:
+        print_json({"run": str(run), "rows": rows, "out": None if to is None else str(to), **columns})
+    elif to is None:
+        typer.echo(text, nl=False)
+    else:
+        err.print(f"{rows} predictions: {to}", highlight=False, soft_wrap=True)
+
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as CSV; numbers with all their digits."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,86 @@
+"""From a run folder's public facts to predictions: the encoder and the classes that training wrote down.
+
+Shapes: n records, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from dpsrm.core.errors import need
+from dpsrm.data.ranges import TargetRange
+from dpsrm.data.rebuild import encoder_from
+from dpsrm.data.unlabelled import encode_unlabelled
+
+
+@torch.no_grad()
+def outputs_of(module: nn.Module, config: Mapping[str, Any], data: object) -> Tensor:
+    """The module's outputs for records that are encoded by config's [preprocessing]: logits of the classes.
+
+    All records go through the module at once, since a product of matrices may be rounded in another way for a part.
+    """
+    need(
+        "preprocessing" in config,
+        "only a run whose config.toml has [preprocessing] can encode records",
+        remedy="this run was trained on tensors: encode the records as you did then, and call run.module",
+    )
+    facts = config["preprocessing"]
+    inputs = encode_unlabelled(data, encoder_from(facts), target=facts.get("target"))
+    training = module.training
+    try:
+        return torch.as_tensor(module.eval()(torch.from_numpy(inputs)))
+    finally:
+        module.train(training)
+
+
+def class_probabilities(outputs: Tensor) -> npt.NDArray[np.float64]:
+    """Probabilities (n, K) of logits (n, K), or (n, 2) of one logit per record.
+
+    >>> class_probabilities(torch.tensor([[0.0]])).tolist()
+    [[0.5, 0.5]]
+    """
+    return _logits(outputs).softmax(dim=1).numpy()
+
+
+def chosen_classes(outputs: Tensor, classes: list[str]) -> npt.NDArray[np.str_]:
+    """The name of the most probable class of each record; the first of equals.
+
+    >>> chosen_classes(torch.tensor([[-1.0], [2.0]]), ["no", "yes"]).tolist()
+    ['no', 'yes']
+    """
+    logits = _logits(outputs)
+    need(
+        logits.shape[1] == len(classes),
+        "the model must have an output per class",
+        outputs=logits.shape[1],
+        classes=classes,
+    )
+    names: npt.NDArray[np.str_] = np.array(classes, dtype=np.str_)[logits.argmax(dim=1).numpy()]
+    return names
+
+
+def predicted_numbers(outputs: Tensor, target_range: TargetRange) -> npt.NDArray[np.float64]:
+    """The outputs (n, 1) of a regression in the target's own unit, inside its range.
+
+    >>> predicted_numbers(torch.tensor([[0.0], [-9.0]]), TargetRange(10, 20)).tolist()
+    [15.0, 10.0]
+    """
+    return target_range.unscaled(outputs.squeeze(1).numpy())
+
+
+def range_from(config: Mapping[str, Any]) -> TargetRange | None:
+    """The range of a run's numeric target, or None for a run with classes."""
+    facts = config.get("preprocessing", {})
+    return TargetRange(*facts["target_range"]) if facts.get("task") == "regression" else None
+
+
+def _logits(outputs: Tensor) -> Tensor:
+    """Logits (n, K) in double precision; one logit z stands for (0, z)."""
+    logits = outputs.double()
+    return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
