@@ -112,20 +112,17 @@ class PldAccountant:
         )
 
 
-_GRIDS = (0.015, 0.02, 0.03, 0.04)
-_CELL = 1e-3
-"""Large losses stand on a grid that is no finer than a thousandth of them, however fine it is near zero."""
+_GRIDS, _CELL = (0.015, 0.02, 0.03, 0.04), 1e-3
+"""Resolutions near zero; far away, losses stand on a grid no finer than a thousandth of them."""
 
 
 def attack_epsilon(spending: Spending, delta: float) -> float:
     """The ε that an explicit attack reaches at `delta`: no accountant can honestly claim less. A diagnostic.
 
     Worst-case data (all others at +R, the record at ±R) make each WOR release tell (1−q)N(0) + qN(1) from N(0), each
-    Poisson or full-batch release its own pair. Pure and zCDP releases are left out, which only lowers the figure.
-
-    *Edge cases*: it is not the accountants' answer — an adversary who picks directions adaptively does slightly better.
-    Each grid errs from above, by an amount that depends on where ε falls in it: the least of four grids is taken,
-    less their whole spread and a cell. That is an estimate from below, not a proof like the accountants'.
+    Poisson or full-batch release its own pair. Pure and zCDP releases are left out, which only lowers the figure; an
+    adversary who picks directions adaptively does slightly better. Each grid errs from above, by an amount that depends
+    on where ε falls in it: taken is the least of four less their spread and a cell, an estimate from below, no proof.
     """
     check_delta(delta, least=LEAST_DELTA)
     for charge in spending.charges:

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpsrm.bench.interleaved import interleaved, quiet
 from dpsrm.bench.models import build, losses
+from dpsrm.core.extras import need_extra
 from dpsrm.training import make_private
 
 GOALS = {"sgd": 0.75, "srm": 1.15}
@@ -68,6 +69,7 @@ def _ours(method: str, records: int, batch: int, *, steps: int, held: ExitStack)
 
 def _opacus(records: int, batch: int) -> Iterator[None]:
     """Opacus' loop, one batch each time it is asked."""
+    need_extra("opacus", extra="compare")
     from opacus import PrivacyEngine
 
     module, loader = _images(records, batch)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dpsrm.cli.show import out, print_json, save_figure
 from dpsrm.core.errors import need
+from dpsrm.core.extras import need_extra
 
 if TYPE_CHECKING:
     from dpsrm.methods import Assumptions
@@ -138,6 +139,7 @@ def _told(pair: Mapping[str, Any]) -> str:
 
 def _draw(a: Assumptions, theorems: Mapping[str, RateOf], path: Path) -> None:
     """The bounds against n."""
+    need_extra("matplotlib", extra="cli")
     from matplotlib.figure import Figure
 
     sizes: Sequence[int] = [round(10 ** (k / 4)) for k in range(8, 57)]

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -14,9 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from dpsrm.core.errors import InputError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dpsrm.core.extras import need_extra
 
 out = Console()
 err = Console(stderr=True)
@@ -47,8 +45,9 @@ def _json_ready(value: Any) -> Any:
     return value
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     """Write a figure to a PNG or SVG file."""
+    need_extra("matplotlib", extra="cli")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
+from dpsrm.core.extras import need_extra
 from dpsrm.experiments.rates import CASES, EXPONENTS, GD, PAPERS, PRACTICE, RRPSGD, SRM, Slope
 from dpsrm.experiments.remark import BARE, LEMMA, MOMENTS, PROOFS
 
@@ -17,7 +15,7 @@ _COLOURS = {SRM: "#d55e00", GD: "#0072b2", RRPSGD: "#009e73", PRACTICE: "#7b1fa2
 
 def draw_rates(slopes: Sequence[Slope], stem: Path) -> None:
     """Write `stem`.png and .svg: E‖∇F‖ against n, a panel per case, with the fitted exponents in the legend."""
-    figure = Figure(figsize=(13, 9.5), layout="constrained")
+    figure = _figure((13, 9.5))
     for axes, case in zip(figure.subplots(2, 2).flat, CASES, strict=True):
         for slope in slopes:
             if slope.series.case == case:
@@ -65,7 +63,7 @@ def _cells(slope: Slope) -> list[str]:
 
 def draw_remark(rows: Sequence[Mapping[str, Any]], stem: Path) -> None:
     """Write `stem`.png and .svg: noise needed, and ε at the paper's noise, for every setting."""
-    figure = Figure(figsize=(13, 8.5), layout="constrained")
+    figure = _figure((13, 8.5))
     noise, told = figure.subplots(2, 1, sharex=True)
     names = [f"{row['problem']} {row['batch']}, {row['epsilon']:g}" for row in rows]
     for label in (BARE, MOMENTS, *PROOFS):
@@ -91,9 +89,19 @@ def _style(label: str) -> dict[str, Any]:
     return {"marker": ".", "linestyle": ("-" if strong else "--") if proves else ":", "linewidth": 2 if strong else 1.2}
 
 
-def _write(figure: Figure, stem: Path) -> None:
-    """PNG and SVG."""
+def _figure(size: tuple[float, float]) -> Any:
+    """An empty figure, drawn without a screen."""
+    need_extra("matplotlib", extra="cli")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def _write(figure: Any, stem: Path) -> None:
+    """PNG and SVG."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     for kind in ("png", "svg"):
         figure.savefig(stem.with_suffix(f".{kind}"), dpi=110)

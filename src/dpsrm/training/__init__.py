@@ -9,10 +9,10 @@ from dpsrm.training.models import Model, loss_for
 from dpsrm.training.own_loop import PrivateTraining
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.private import make_private
-from dpsrm.training.recorded import Callback, RecordedRun, Run
+from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.settings import Performance, Privacy, Training
 from dpsrm.training.step import Progress, Step
-from dpsrm.training.train import resume, train
+from dpsrm.training.train import Callback, resume, train
 from dpsrm.training.trials import TrialResult, run_trials
 
 __all__ = [

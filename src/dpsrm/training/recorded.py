@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
@@ -35,10 +34,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished run: the trained module, what it cost, and where everything lies.
-
-    `head` is the ledger's last hash. Written down elsewhere, it lets `verify(run, expect=head)` notice also a folder
-    that was rewritten as a whole.
+    """A finished run: the trained module, what it cost, and where everything lies. `head` the ledger's last
+    hash: written down elsewhere, it lets `verify(run, expect=head)` notice also a folder rewritten as a whole.
     """
 
     module: nn.Module
@@ -200,7 +197,3 @@ def _note(progress: Progress, journal: TextIO) -> None:
     facts: dict[str, Any] = {name: getattr(progress, name) for name in ("step", "steps", "direction_norm", "charged")}
     journal.write(json.dumps({**facts, "private": asdict(progress.private)}) + "\n")
     journal.flush()
-
-
-Callback = Callable[[Progress], object]
-"""Called after every update."""

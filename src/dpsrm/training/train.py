@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,12 @@ from torch import nn
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
 from dpsrm.training.config import Settings
 from dpsrm.training.prepare import prepare
-from dpsrm.training.recorded import Callback, RecordedRun, Run
+from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.start import begin, reopen
+from dpsrm.training.step import Progress
+
+Callback = Callable[[Progress], object]
+"""Called after every update."""
 
 
 def train(
