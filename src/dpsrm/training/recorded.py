@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished run: the trained module, what it cost, and where everything lies. `head` the ledger's last
+    """A finished run: the trained module, what it cost, and where everything lies. `head` is the ledger's last
     hash: written down elsewhere, it lets `verify(run, expect=head)` notice also a folder rewritten as a whole.
     """
 
