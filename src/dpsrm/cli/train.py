@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import metrics_table, out, print_json, show_head
+from dpsrm.cli.show import err, metrics_table, out, print_json, show_head
 from dpsrm.core.errors import need
 
 if TYPE_CHECKING:
     from dpsrm.cli.job import Outcome, TrainingJob
-    from dpsrm.training import Config
+    from dpsrm.data import Loaded
+    from dpsrm.training import Config, Data, Settings
 
 
 def train(
@@ -107,7 +109,7 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool) 
     from dpsrm.data import load, load_like
     from dpsrm.training.config import plain
 
-    place = config.data
+    place = _scaled(config)
     records = load(
         place.path,
         place.target,
@@ -120,12 +122,32 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool) 
         records=records,
         test=None if place.test is None else load_like(place.test, records),
         model=config.model,
-        settings=config.settings,
+        settings=_chosen(config, records),
         about={"data": plain(place), "model": plain(config.model), "preprocessing": records.description},
         out=run if run is not None else default_out(Path(place.path).stem),
         overwrite=overwrite,
         reference=reference,
     )
+
+
+def _scaled(config: Config) -> Data:
+    """Where the data is; LIBSVM text and arrays are scaled to norm 1 too where the schedule is made for that."""
+    from dpsrm.training.defaults import applies
+
+    ours = config.data.normalise is None and applies(config.settings, config.model.kind)
+    return replace(config.data, normalise=True) if ours else config.data
+
+
+def _chosen(config: Config, records: Loaded) -> Settings:
+    """The settings, with what the user left out chosen from public numbers; one line says what and why."""
+    from dpsrm.training.defaults import Shape, explained, with_defaults
+
+    n = len(records.records)
+    found = with_defaults(config.settings, Shape(n=n, classes=len(records.classes), kind=config.model.kind))
+    line = explained(config.settings, found, n)
+    if line is not None:
+        err.print(line, highlight=False, soft_wrap=True)
+    return found
 
 
 def _show(outcome: Outcome) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from dpsrm.data import as_records
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
 from dpsrm.training.config import Settings
+from dpsrm.training.defaults import shape_of, with_defaults
 from dpsrm.training.prepare import prepare
 from dpsrm.training.recorded import Callback, RecordedRun, Run
 from dpsrm.training.start import begin, reopen
@@ -34,7 +36,8 @@ def train(
         loss: (model, batch) → one loss per example, if its first parameter is called `model`; otherwise
             (outputs, targets) → one loss per example, for batches (inputs, targets).
         data: `Records`, a torch Dataset, a dictionary of arrays, or a pair of arrays or tensors (inputs, targets).
-        settings: the promise, the method, the schedule.
+        settings: the promise, the method, the schedule. Without method and schedule, those of a linear model under
+            `binary_loss` or `multiclass_loss` are chosen from public numbers, for records of norm 1 or less.
         out: the run folder, which must not exist (or be a run in which no process trains, with `overwrite`).
         callbacks: called with the `Progress` after every update, the module holding θ; `progress.stop()` ends the run.
             What they are told under `private` must not be published.
@@ -47,7 +50,9 @@ def train(
     settings.privacy is given and no seed was. A callback that stops the run by looking at private records makes a
     choice that the certificate does not cover.
     """
-    preparer = partial(prepare, module, loss, data)
+    records = as_records(data)
+    settings = with_defaults(settings, shape_of(module, loss, len(records)))
+    preparer = partial(prepare, module, loss, records)
     return _to_the_end(begin(settings, preparer, Path(out), overwrite=overwrite, about=about), callbacks)
 
 
