@@ -162,7 +162,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("log-loss ÷ best of the grid")
-    figure.axes[-1].legend(fontsize=7)
+    figure.axes[0].legend(fontsize=7)
     figure.savefig(path)
 
 
