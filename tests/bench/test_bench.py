@@ -32,7 +32,7 @@ def test_bad_input_is_one_line(dpsrm, arguments):
     assert "must be" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["gradients", "linear", "randomness", "sampling"])
+@pytest.mark.parametrize("name", ["defaults", "gradients", "linear", "randomness", "sampling"])
 def test_help_has_an_example(dpsrm, name):
     assert f"Example: dpsrm bench {name}" in dpsrm("bench", name, "--help").stdout
 

@@ -1,13 +1,17 @@
-"""One default sampling for every command, and one place where it stands."""
+"""One default sampling for every command, and one place where it stands; a schedule from public numbers."""
 
 import inspect
+import shutil
+import subprocess
 
 import pytest
 import typer
 
 import dpsrm as package
+from conftest import SHARED
 from dpsrm.cli.commands import app
 from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
+from dpsrm.runs.toml import read_toml
 
 SIZES = ["--n", 50000, "--batch", 256, "--steps", 200, "--delta", 1e-5]
 
@@ -55,3 +59,64 @@ def test_train_and_demo(tmp_path, answer):
         ledger = (tmp_path / name / "ledger.jsonl").read_text()
         assert '"poisson"' in ledger
         assert '"wor"' not in ledger
+
+
+BUDGET = ["--epsilon", 1, "--delta", 1e-5]
+
+
+@pytest.fixture
+def libsvm(tmp_path):
+    path = tmp_path / "rows.svm"
+    path.write_text("".join(f"{1 if i % 3 else -1} 1:{3 + i % 5} 2:{i % 3}\n" for i in range(3000)))
+    return ["train", "--data", path, "--set", "data.features=2", *BUDGET, "--out", tmp_path / "run"]
+
+
+def test_what_is_left_out_is_chosen_and_told(tmp_path, dpsrm, libsvm):
+    told = dpsrm(*libsvm)
+    assert told.code == 0
+    assert "Chosen from n = 3000, ε = 1, δ = 1e-05 alone: sgd, 71 steps of 2048 records" in told.stderr
+    written = read_toml(tmp_path / "run" / "config.toml")
+    assert written["method"]["name"] == "sgd"
+    assert (written["training"]["steps"], written["training"]["batch"]) == (71, 2048)
+    assert written["preprocessing"]["normalise"] is True, "the step size is for records of norm 1"
+
+
+def test_what_was_chosen_is_not_chosen_again(tmp_path, dpsrm, libsvm):
+    dpsrm(*libsvm, "--seed", 1)
+    again = dpsrm("train", tmp_path / "run" / "config.toml", "--out", tmp_path / "again")
+    assert again.code == 0
+    assert "Chosen" not in again.stderr
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "again")]
+    assert models[0] == models[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["--set", "training.steps=5"], {"steps": 5, "batch": 64, "normalise": False, "name": "srm"}),
+        (["--method", "sgd", "--set", "training.epochs=1"], {"batch": 64, "normalise": False, "name": "sgd"}),
+        (["--set", "data.normalise=false"], {"batch": 2048, "normalise": False, "name": "sgd"}),
+    ],
+)
+def test_what_is_given_wins(tmp_path, answer, libsvm, given, kept):
+    body = answer(*libsvm, *given)
+    written = read_toml(tmp_path / "run" / "config.toml")
+    found = {**body, "normalise": written["preprocessing"]["normalise"], "name": written["method"]["name"]}
+    assert {name: found[name] for name in kept} == kept
+
+
+def test_plan_tells_the_default(dpsrm):
+    told = dpsrm("plan", "--n", 32561, *BUDGET, "--batches", 500, "--accountants", "rdp")
+    assert "batch 2048, 771 steps of size 8" in " ".join(told.stdout.split())
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the benchmark datasets are not beside this checkout")
+def test_a9a_untuned(tmp_path, answer):
+    """Without privacy: log-loss .324, error 14.9 %."""
+    subprocess.run([SHARED / "data" / "prepare", tmp_path / "data", "a9a"], check=True, capture_output=True)
+    files = tmp_path / "data" / "a9a"
+    given = ["--data", files / "a9a", "--test", files / "a9a.t", "--set", "data.features=123", "--seed", 1]
+    found = answer("train", *given, *BUDGET, "--out", tmp_path / "run")["test"]
+    assert found["log_loss"] <= 0.330
+    assert found["error"] <= 0.154
+    shutil.rmtree(tmp_path / "data")

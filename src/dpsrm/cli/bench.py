@@ -62,6 +62,34 @@ def gradients(
 
 
 @bench.command()
+def defaults(
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    tables: Annotated[str, typer.Option(help="Tables, e.g. rand,digits; by default all.")] = "",
+    seeds: Annotated[int, typer.Option(help="Runs per choice.")] = 2,
+    rows: Annotated[Path, typer.Option("--out", help="Write every run here, as JSON lines.")] = Path("defaults.jsonl"),
+    plot: Annotated[Path | None, typer.Option(help="Draw it into this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """What not tuning costs: the defaults against those of before and the best of a grid, on public tables.
+
+    Example: dpsrm bench defaults --data-dir data --out results/defaults.jsonl --plot docs/images/defaults.svg
+    """
+    from dpsrm.bench.default_tables import TABLES
+    from dpsrm.bench.defaults import draw, run, summary
+    from dpsrm.data.public import data_folder
+
+    names = [name.strip() for name in tables.split(",")] if tables else list(TABLES)
+    unknown = [name for name in names if name not in TABLES]
+    need(not unknown, f"tables must be among {', '.join(TABLES)}", unknown=unknown)
+    need(seeds >= 1, "seeds must be 1 or more", seeds=seeds)
+    with err.status("measuring"):
+        found = run(names, data_folder(data_dir), rows, seeds=seeds)
+    if plot is not None:
+        draw(found, plot)
+    _show({"tables": summary(found)}, as_json=as_json)
+
+
+@bench.command()
 def linear(
     data: Annotated[str, typer.Option(help="a9a or ijcnn1.")] = "a9a",
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,

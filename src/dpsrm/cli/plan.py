@@ -102,9 +102,21 @@ def plan(
         return
     out.print(_table(rows, title))
     out.print("noise: std ÷ sensitivity of one release; effective: noise·n/(batch·√steps), what the whole run feels")
+    out.print(_default(n, epsilon, delta, adjacency))
     if chosen is not None:
         runs, cost = chosen["expected_runs"], chosen["epsilon"]
         out.print(f"choosing the best of {runs:.3g} runs (on average) of the first choice: ε = {cost:.4g} (rdp)")
+
+
+def _default(n: int, epsilon: float, delta: float, adjacency: Adjacency) -> str:
+    """What `dpsrm train` does when it is left to choose, and why."""
+    from dpsrm.training.defaults import default_training
+
+    _, t = default_training(n=n, epsilon=epsilon, delta=delta, classes=2, adjacency=adjacency)
+    return (
+        f"left to choose, train takes for two classes batch {t.batch}, {t.steps} steps of size {t.learning_rate:g}: as "
+        "long as the noise that enters θ allows (docs/decisions/defaults.md)"
+    )
 
 
 def _sizes(n: int, text: str) -> list[int]:

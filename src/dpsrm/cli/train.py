@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import metrics_table, out, print_json, show_head
+from dpsrm.cli.show import err, metrics_table, out, print_json, show_head
 from dpsrm.core.errors import need
 
 if TYPE_CHECKING:
     from dpsrm.cli.job import Outcome, TrainingJob
     from dpsrm.data import Loaded
-    from dpsrm.training import Config, Model, Settings
+    from dpsrm.training import Config, Data, Model, Settings
 
 REGRESSION_MLP_RATE = 0.1
 """The learning rate of a network that predicts numbers, unless the user names one. On 3000 records at ε = 1 the usual
@@ -130,7 +130,7 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
     from dpsrm.data import load, load_like
     from dpsrm.training.config import plain
 
-    place = config.data
+    place = _scaled(config)
     records = load(
         place.path,
         place.target,
@@ -145,7 +145,7 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
         records=records,
         test=None if place.test is None else load_like(place.test, records),
         model=model,
-        settings=_settings_for(config.settings, model, records, mlp_rate),
+        settings=_settings_for(_chosen(config.settings, model, records), model, records, mlp_rate),
         about={"data": plain(place), "model": plain(model), "preprocessing": records.description},
         out=run if run is not None else default_out(Path(place.path).stem),
         overwrite=overwrite,
@@ -172,6 +172,26 @@ def _settings_for(settings: Settings, model: Model, records: Loaded, mlp_rate: f
     if mlp_rate is None or not plain_network:
         return settings
     return replace(settings, training=replace(training, learning_rate=mlp_rate))
+
+
+def _scaled(config: Config) -> Data:
+    """Where the data is; LIBSVM text and arrays are scaled to norm 1 too where the schedule is made for that."""
+    from dpsrm.training.defaults import applies
+
+    ours = config.data.normalise is None and applies(config.settings, config.model.kind)
+    return replace(config.data, normalise=True) if ours else config.data
+
+
+def _chosen(settings: Settings, model: Model, records: Loaded) -> Settings:
+    """The settings, with what the user left out chosen from public numbers; one line says what and why."""
+    from dpsrm.training.defaults import Shape, explained, with_defaults
+
+    n = len(records.records)
+    found = with_defaults(settings, Shape(n=n, classes=len(records.classes), kind=model.kind))
+    line = explained(settings, found, n)
+    if line is not None:
+        err.print(line, highlight=False, soft_wrap=True)
+    return found
 
 
 def _show(outcome: Outcome) -> None:

@@ -16,6 +16,9 @@ from dpsrm.training.settings import Performance, Privacy, Training
 
 T = TypeVar("T")
 
+_METHOD, _TRAINING = Srm(), Training()
+"""What stands in settings that were not given. An equal object that was given is another object, and is kept."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -24,7 +27,8 @@ class Settings:
     Args:
         privacy: the promise; None trains without privacy and says so everywhere.
         method: the algorithm's own settings.
-        training: schedule, step rule, output.
+        training: schedule, step rule, output. Where neither method nor training is given, `train` chooses both for a
+            linear model, from public numbers (docs/decisions/defaults.md).
         theory: the paper's theory mode; replaces the method's bounds and the step rule.
         performance: engine and threads.
         seed: research only: reproducible, not private.
@@ -33,8 +37,8 @@ class Settings:
     """
 
     privacy: Privacy | None
-    method: Method = field(default_factory=Srm)
-    training: Training = field(default_factory=Training)
+    method: Method = _METHOD
+    training: Training = _TRAINING
     theory: Theory | None = None
     performance: Performance = field(default_factory=Performance)
     seed: int | None = None
@@ -49,6 +53,11 @@ class Settings:
         need(self.budget is None or isinstance(self.budget, str), "budget must be a path", budget=self.budget)
         shared = self.budget is None or self.privacy is not None
         need(shared, "a run without privacy cannot share a budget", budget=self.budget, remedy="leave --budget out")
+
+    @property
+    def left_out(self) -> bool:
+        """Whether neither method nor training was given."""
+        return self.method is _METHOD and self.training is _TRAINING
 
 
 TASKS = ("classification", "regression")
@@ -146,19 +155,24 @@ def settings_from(sections: Mapping[str, Any]) -> Settings:
         missing=missing,
         remedy=" and ".join(_GIVE[name] for name in missing),
     )
-    chosen = dict(_section(sections, "method"))
-    name = chosen.pop("name", Srm.name)
-    need(isinstance(name, str), "method.name must be a text", name=name)
     return Settings(
         privacy=build(Privacy, promise, "privacy") if "privacy" in sections else None,
-        method=build(method_class(name), chosen, "method"),
-        training=build(Training, _section(sections, "training"), "training"),
+        method=_method(_section(sections, "method")) if "method" in sections else _METHOD,
+        training=build(Training, _section(sections, "training"), "training") if "training" in sections else _TRAINING,
         theory=build(Theory, _section(sections, "theory"), "theory") if "theory" in sections else None,
         performance=build(Performance, _section(sections, "performance"), "performance"),
         seed=sections.get("seed"),
         record=sections.get("record", "one record"),
         budget=sections.get("budget"),
     )
+
+
+def _method(section: Mapping[str, Any]) -> Method:
+    """The method of a [method] section."""
+    chosen = dict(section)
+    name = chosen.pop("name", Srm.name)
+    need(isinstance(name, str), "method.name must be a text", name=name)
+    return build(method_class(name), chosen, "method")
 
 
 def settings_to_dict(settings: Settings) -> dict[str, Any]:
