@@ -51,7 +51,7 @@ def test_the_docs_tables_are_those_of_the_results(dpsrm, published, problem):
 
 
 def test_the_networks_rows_are_those_of_the_results(dpsrm, published):
-    """Every row has five trials at least, keeps its budget, and is in the table of the docs; rows of one ε used one trunk."""
+    """Every row has five trials at least, keeps its budget, and is in the docs; rows of one ε used one trunk."""
     done = dpsrm(
         "reproduce", "cifar10-cnn6", "--from-results", "--results", ROOT / "results", "--docs", published, "--json"
     )
