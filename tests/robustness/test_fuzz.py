@@ -278,7 +278,8 @@ def test_forged_checkpoints(body, data, tmp_path):
     base |= {"walk": {"map": []}, "output": {"map": []}}
     base[data.draw(st.sampled_from(sorted(base)))] = body
     text = json.dumps(base)
-    (tmp_path / "c").write_bytes(save({}, {"dpsrm": text, "tag": STREAMS.tag([text.encode()])}))
+    packed = save({}, {"dpsrm": text})
+    (tmp_path / "c").write_bytes(packed + STREAMS.tag([packed]).encode())
     survives(read_checkpoint, tmp_path / "c", STREAMS, parameters=4)
 
 

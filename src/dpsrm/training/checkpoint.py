@@ -1,6 +1,6 @@
 """Checkpoints: everything but the key that an interrupted run needs to go on exactly as if nothing had happened.
 
-One safetensors file in `private/`, replaced atomically; its metadata is JSON, its tag an HMAC by the run's key.
+One file in `private/`, replaced atomically: safetensors with JSON as metadata, then a tag, an HMAC by the run's key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from dpsrm.core.randomness import Streams
 from dpsrm.training.settings import Performance
 from dpsrm.training.states import flatten, unflatten
 
-_VERSION = 2
+_VERSION = 3
+_TAG = 64
+"""Hexadecimal digits of the tag at the end: nothing before it is parsed unless it fits."""
 _ROOM = 2**22
 _PER_PARAMETER = 256
 """A checkpoint may have _ROOM bytes, and as many more per parameter as no optimizer needs."""
@@ -66,7 +68,8 @@ def pack_checkpoint(checkpoint: Checkpoint, streams: Streams) -> bytes:
         "output": flatten(checkpoint.output, tensors),
     }
     text = json.dumps(body, sort_keys=True, allow_nan=False)
-    return save(tensors, {"dpsrm": text, "tag": _tag(text, tensors, streams)})
+    packed = save(tensors, {"dpsrm": text})
+    return packed + streams.tag([packed]).encode()
 
 
 def read_checkpoint(path: Path, streams: Streams, *, parameters: int) -> Checkpoint:
@@ -89,13 +92,12 @@ def read_checkpoint(path: Path, streams: Streams, *, parameters: int) -> Checkpo
 
 def unpack_checkpoint(packed: bytes, streams: Streams, what: str) -> Checkpoint:
     """The checkpoint that `pack_checkpoint` made; `what` names it in errors."""
+    body, tag = packed[:-_TAG], packed[-_TAG:]
+    if tag != streams.tag([body]).encode():
+        raise ResumeError(f"{what} was changed, or written by another run")
     try:
-        header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
-        metadata, tensors = header["__metadata__"], load(packed)
-        text = metadata["dpsrm"]
-        if metadata["tag"] != _tag(text, tensors, streams):
-            raise ResumeError(f"{what} was changed, or written by another run")
-        return _checkpoint(json.loads(text), tensors)
+        header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+        return _checkpoint(json.loads(header["__metadata__"]["dpsrm"]), load(body))
     except (SafetensorError, KeyError, TypeError, ValueError, RecursionError, DpsrmError) as error:
         if isinstance(error, ResumeError):
             raise
@@ -115,14 +117,6 @@ def _checkpoint(body: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpoint:
         walk=unflatten(body["walk"], tensors),
         output=unflatten(body["output"], tensors),
     )
-
-
-def _tag(text: str, tensors: dict[str, Tensor], streams: Streams) -> str:
-    """The keyed digest of everything in a checkpoint."""
-    pieces: list[bytes | memoryview] = [text.encode()]
-    for name, tensor in sorted(tensors.items()):
-        pieces += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), bytes_of(tensor)]
-    return streams.tag(pieces)
 
 
 def bytes_of(tensor: Tensor) -> bytes | memoryview:
