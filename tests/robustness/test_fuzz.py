@@ -274,7 +274,7 @@ def test_checkpoint_bytes(checkpoint, data, tmp_path):
 @given(body=json_values, data=st.data())
 def test_forged_checkpoints(body, data, tmp_path):
     """The right tag on wrong JSON: only whoever has the key could write it, and still it is only data."""
-    base = {"version": 1, "facts": {"map": []}, "adjacency": "replace-one", "made": [], "ledger": [0, GENESIS]}
+    base = {"version": 3, "facts": {"map": []}, "adjacency": "replace-one", "released": [], "ledger": [0, GENESIS]}
     base |= {"walk": {"map": []}, "output": {"map": []}}
     base[data.draw(st.sampled_from(sorted(base)))] = body
     text = json.dumps(base)
