@@ -17,6 +17,7 @@ from dpsrm.gradients.ghost.blocks import LookupBlock, RowsBlock
 from dpsrm.gradients.ghost.mixture import Mixture, combination
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recorder import record
+from dpsrm.gradients.ghost.rules import rule
 from gradients.ghost_cases import Wrapped, losses, oracle, problem, query_of, relative_error, twin
 
 
@@ -288,3 +289,11 @@ def test_the_twin_is_a_copy():
     objective, exact, _, _ = problem("linear", 1)
     assert exact.module is not objective.module
     assert twin(objective.module).layout.names == objective.layout.names
+
+
+def test_a_function_of_the_users_is_not_run_on_all_examples_at_once():
+    def mixing(x, weight):
+        return (x - x.mean(0)) @ weight
+
+    with pytest.raises(InputError, match="mixing"):
+        rule(mixing, leading=True)

@@ -49,7 +49,10 @@ def rule(*functions: Callable[..., Any], leading: bool = False) -> Callable[[Rul
     Args:
         leading: the functions treat dimensions in front of those they work on one by one, so that the examples can be
             one more of them; they are then run once on the tensors of all examples, which is faster than under vmap.
+            Only for functions of torch: nothing would keep another function from mixing examples.
     """
+    foreign = [f.__name__ for f in functions if not str(getattr(f, "__module__", None) or "torch").startswith("torch")]
+    need(not (leading and foreign), "only torch's functions may be run on all examples at once", functions=foreign)
 
     def register(terms: RuleFunction) -> RuleFunction:
         RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms), leading)))
