@@ -120,9 +120,8 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
     """The ε that an explicit attack reaches at `delta`: no accountant can honestly claim less. A diagnostic.
 
     Worst-case data (all others at +R, the record at ±R) make each WOR release tell (1−q)N(0) + qN(1) from N(0), each
-    Poisson or full-batch release its own pair. Pure and zCDP releases are left out, which only lowers the figure; an
-    adversary who picks directions adaptively does slightly better. Each grid errs from above, by an amount that depends
-    on where ε falls in it: taken is the least of four less their spread and a cell, an estimate from below, no proof.
+    Poisson or full-batch release its own pair; pure and zCDP releases are left out. Each grid errs from above: taken is
+    the least of four less their spread and a cell, and no more than `pld` proves; an estimate from below, no proof.
     """
     check_delta(delta, least=LEAST_DELTA)
     for charge in spending.charges:
@@ -140,7 +139,8 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
     _, budget = _composed_epsilon(known, delta, resolution=0.02, discretise=_attacked)
     wider = min(delta + 2 * budget, 1.0)
     seen = [_composed_epsilon(known, wider, resolution=each, discretise=_attacked)[0] for each in _GRIDS]
-    return max((2 - _CELL) * min(seen) - max(seen), 0.0) if max(seen) < math.inf else min(seen)
+    found = max((2 - _CELL) * min(seen) - max(seen), 0.0) if max(seen) < math.inf else min(seen)
+    return min(found, PldAccountant().epsilon(spending, delta).epsilon)
 
 
 def _composed_epsilon(
