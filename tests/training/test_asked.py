@@ -59,3 +59,20 @@ def test_digests_say_nothing_without_the_key(tmp_path):
             log.note(0, ask(), BATCH)
         texts.append((tmp_path / f"{seed}.jsonl").read_text())
     assert texts[0] != texts[1]
+
+
+def test_nothing_asked_is_lost_when_reopening_dies(tmp_path, monkeypatch):
+    path = tmp_path / "asked.jsonl"
+    with AskedLog(path, Streams.seeded(1)) as log:
+        log.note(0, ask(), BATCH)
+    before = path.read_bytes()
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", die)
+        patch.setattr(os, "fsync", die)
+        with pytest.raises(KeyboardInterrupt):
+            AskedLog(path, Streams.seeded(1))
+    assert path.read_bytes() == before

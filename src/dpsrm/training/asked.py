@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import ResumeError
+from dpsrm.core.files import write_atomically
 from dpsrm.core.randomness import Streams
 from dpsrm.core.tree import leaves
 from dpsrm.gradients import Batch
@@ -32,8 +33,9 @@ class AskedLog:
                 if line.endswith("\n"):
                     release, digest = json.loads(line)
                     self._known[release] = digest
-        self._file = path.open("w")
-        self._file.writelines(json.dumps(item) + "\n" for item in self._known.items())
+            kept = "".join(json.dumps(item) + "\n" for item in self._known.items())
+            write_atomically(path, kept.encode(), mode=0o600)  # never truncated: what was asked must not be lost
+        self._file = path.open("a")
         self._sync()
 
     def note(self, release: int, ask: Ask | Choice, batch: Batch) -> None:
