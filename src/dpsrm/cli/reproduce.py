@@ -34,6 +34,7 @@ def reproduce(
     epsilon: Annotated[list[float] | None, typer.Option(help="Only this budget (may be repeated).")] = None,
     model: Annotated[list[str] | None, typer.Option(help='Only this model, as "CNN4 tanh" (may be repeated).')] = None,
     method: Annotated[list[str] | None, typer.Option(help='Only this row, as "DP-SRM" (may be repeated).')] = None,
+    sampling: Annotated[list[str] | None, typer.Option(help="Only under wor or poisson.")] = None,
     from_results: Annotated[bool, typer.Option(help="Make table and figures without running anything.")] = False,
     docs: Annotated[
         Path | None, typer.Option(help="Write tables, figures and report here (else RESULTS/report).")
@@ -63,7 +64,12 @@ def reproduce(
     work = Reproduction(problem=problem, lab=lab, workers=workers, track=track)
     about = work.about
     budgets = (about.epsilons[1],) if quick and not epsilon else _known(epsilon, about.epsilons, "epsilon")
-    wanted = Wanted(epsilons=budgets, models=_known(model, about.models, "model"), methods=tuple(method or ()))
+    wanted = Wanted(
+        epsilons=budgets,
+        models=_known(model, about.models, "model"),
+        methods=tuple(method or ()),
+        samplings=_known(sampling, ("wor", "poisson"), "sampling"),
+    )
     if tune and not from_results:
         work.tune(wanted)
     recipes = work.recipes(wanted)

@@ -21,11 +21,12 @@ from dpsrm.experiments.tuning import LONG, SHORT, Tuned, read_tuned, tune, write
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which rows: of these budgets, models and methods; all of them where nothing is named."""
+    """Which rows: of these budgets, models, methods and samplings; all of them where nothing is named."""
 
     epsilons: tuple[float, ...] = ()
     models: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
+    samplings: tuple[str, ...] = ()
 
     def includes(self, recipe: Recipe) -> bool:
         """Whether a tuned row is wanted; non-private ones have no budget to ask for."""
@@ -90,7 +91,9 @@ class Reproduction:
         other = "wor" if self.about.tuned_under == "poisson" else "poisson"
         sampled = [replace(recipe, sampling=other) for recipe in private if recipe.method not in ("gd", "agd")]
         papers = [recipe for recipe in private if "paper's" in recipe.label and self.about.papers_noise]
-        return [*chosen, *sampled, *(with_papers_noise(recipe, self.about.records) for recipe in papers)]
+        found = [*chosen, *sampled, *(with_papers_noise(recipe, self.about.records) for recipe in papers)]
+        asked = wanted.samplings if wanted else ()
+        return [recipe for recipe in found if not asked or recipe.epsilon is None or recipe.sampling in asked]
 
     def rows(self, recipes: Sequence[Recipe]) -> list[TableRow]:
         """The table."""
