@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import err, metrics_table, out, print_json, show_head
+from dpsrm.cli.show import err, metrics_table, out, print_json, show_head, track
 from dpsrm.core.errors import need
 
 if TYPE_CHECKING:
     from dpsrm.cli.job import Outcome, TrainingJob
     from dpsrm.data import Loaded
+    from dpsrm.data.features import ImageFeatures
     from dpsrm.training import Config, Data, Model, Settings
 
 REGRESSION_MLP_RATE = 0.1
@@ -136,7 +137,7 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
         place.target,
         schema=place.schema,
         classes=place.classes,
-        features=place.features,
+        features=_features(place),
         normalise=place.normalise,
         target_range=place.target_range,
     )
@@ -151,6 +152,15 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
         overwrite=overwrite,
         reference=reference,
     )
+
+
+def _features(place: Data) -> int | ImageFeatures | None:
+    """How many features there are; or for images how they are made, kept in a folder beside the images."""
+    from dpsrm.data.features import ImageFeatures
+
+    if not isinstance(place.features, str):
+        return place.features
+    return ImageFeatures(kind=place.features, cache=Path(place.path).parent / ".dpsrm-features", track=track)
 
 
 def _model_for(model: Model, records: Loaded, task: str | None) -> Model:

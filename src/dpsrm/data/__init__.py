@@ -2,6 +2,7 @@
 
 from dpsrm.data.datasets import DatasetRecords, as_records
 from dpsrm.data.demo import load_rand_health
+from dpsrm.data.features import ImageFeatures
 from dpsrm.data.load import Loaded, load, load_like
 from dpsrm.data.records import Records, RecordSource, TreeRecords
 from dpsrm.data.schema import Schema, read_schema
@@ -9,6 +10,7 @@ from dpsrm.data.sparse import SparseRecords, csr_tensor
 
 __all__ = [
     "DatasetRecords",
+    "ImageFeatures",
     "Loaded",
     "RecordSource",
     "Records",

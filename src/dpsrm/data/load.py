@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npz
 from dpsrm.data.cells import Cell, Table
 from dpsrm.data.encoding import HashEncoder
+from dpsrm.data.features import ImageFeatures
+from dpsrm.data.image_encoder import ImageEncoder
 from dpsrm.data.labels import BINARY_CLASSES, need_classes, parse_labels
 from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
 from dpsrm.data.ranges import TargetRange
@@ -34,7 +37,7 @@ _NOT_READ = {
 }
 """Extensions of formats that people try, and what to do."""
 
-Encoder = HashEncoder | SchemaEncoder | LibsvmEncoder | ArrayEncoder
+Encoder = HashEncoder | SchemaEncoder | LibsvmEncoder | ArrayEncoder | ImageEncoder
 Source = Table | SparseRows | Arrays
 
 
@@ -78,7 +81,7 @@ def load(
     *,
     schema: Schema | Path | str | None = None,
     classes: Sequence[str] | None = None,
-    features: int | None = None,
+    features: int | str | ImageFeatures | None = None,
     normalise: bool | None = None,
     target_range: Sequence[float] | None = None,
 ) -> Loaded:
@@ -91,7 +94,8 @@ def load(
         target: the label's column (tables only); by default the schema's.
         schema: public ranges and categories of a table: a `Schema` or its TOML file.
         classes: class names in order; by default the schema's, else the fixed binary pairs.
-        features: the public number of features of LIBSVM text; without it indices fold into 1024.
+        features: the public number of features of LIBSVM text; without it indices fold into 1024. For an .npz file of
+            images "scattering" or "hog", or `ImageFeatures`.
         normalise: scale each record to norm 1; by default tables are, LIBSVM and arrays are not.
         target_range: (low, high), public: the target is a number, not a class; by default the schema's.
 
@@ -165,13 +169,14 @@ def _encoder(
     target: str | None,
     *,
     schema: Schema | None,
-    features: int | None,
+    features: int | str | ImageFeatures | None,
     normalise: bool | None,
 ) -> Encoder:
     """The encoder a file needs, from public facts and the user's word."""
+    numbers = features is None or isinstance(features, int)
     need(
-        features is None or isinstance(source, SparseRows),
-        "the number of features is given for LIBSVM text only",
+        features is None or isinstance(source, SparseRows if numbers else Arrays),
+        "a number of features is given for LIBSVM text only, a kind of features for an .npz file of images only",
         features=features,
         remedy="leave --features out; a table's or an array's follow from its columns",
     )
@@ -189,11 +194,14 @@ def _encoder(
         return HashEncoder(table.columns, normalise=scaled)
     if isinstance(source, SparseRows):
         return LibsvmEncoder(
-            features=FOLD if features is None else features,
+            features=features if isinstance(features, int) else FOLD,
             folded=features is None,
             normalise=bool(normalise),
         )
     if isinstance(source, Arrays):
+        if not numbers:
+            maker = ImageFeatures(kind=features) if isinstance(features, str) else cast(ImageFeatures, features)
+            return ImageEncoder(shape=source.x.shape[1:], maker=maker)
         return ArrayEncoder(shape=source.x.shape[1:], normalise=bool(normalise))
     raise InputError(f"no encoder for {type(source).__name__}")
 
@@ -238,7 +246,7 @@ def encode_source(source: Source, encoder: Encoder) -> npt.NDArray[np.float32]:
         return encoder.encode(source)
     if isinstance(source, SparseRows) and isinstance(encoder, LibsvmEncoder):
         return encoder.encode(source)
-    if isinstance(source, Arrays) and isinstance(encoder, ArrayEncoder):
+    if isinstance(source, Arrays) and isinstance(encoder, (ArrayEncoder, ImageEncoder)):
         return encoder.encode(source)
     raise InputError(
         "the file must be of the kind the model was made for; "

@@ -18,7 +18,10 @@ from dpsrm.core.errors import InputError, need
 
 _HOME = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 _DIGITS = "https://ossci-datasets.s3.amazonaws.com/mnist"
+_CLOTHES = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 _TINY = "https://www.cs.toronto.edu/~kriz"
+_DEBIAN = Path("/usr/share/datasets")
+"""Where Debian's packages of datasets put them (dataset-fashion-mnist)."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ def _digits(name: str, sha256: str) -> PublicFile:
     return PublicFile(f"mnist/{name}", sha256, f"{_DIGITS}/{name}.gz")
 
 
+def _clothes(name: str, sha256: str) -> PublicFile:
+    """A file of Fashion-MNIST."""
+    return PublicFile(f"fashion-mnist/{name}", sha256, f"{_CLOTHES}/{name}.gz")
+
+
 def _tiny(archive: str, folder: str, name: str, sha256: str) -> PublicFile:
     """A file of CIFAR-10 or CIFAR-100."""
     path = f"{folder}/{name}.bin"
@@ -69,6 +77,12 @@ IMAGE_SETS: dict[str, tuple[PublicFile, ...]] = {
         _digits("train-labels-idx1-ubyte", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
         _digits("t10k-images-idx3-ubyte", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
         _digits("t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+    ),
+    "fashion-mnist": (
+        _clothes("train-images-idx3-ubyte", "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
+        _clothes("train-labels-idx1-ubyte", "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+        _clothes("t10k-images-idx3-ubyte", "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
+        _clothes("t10k-labels-idx1-ubyte", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
     ),
     "cifar-10": tuple(
         _tiny("cifar-10", "cifar-10-batches-bin", name, digest)
@@ -143,9 +157,10 @@ def _check(content: bytes, file: PublicFile, path: Path) -> None:
 
 
 def _download(file: PublicFile, path: Path) -> bytes:
-    """The unpacked content from the file's public home."""
+    """The unpacked content from a Debian package if it is installed, else from the file's public home."""
+    packed = _DEBIAN / f"{file.path}.gz"
     try:
-        content = _fetched(file.url)
+        content = packed.read_bytes() if packed.exists() else _fetched(file.url)
     except (urllib.error.URLError, OSError) as error:
         raise InputError(
             f"{path} is not there and {file.url} cannot be reached ({error}); put the file there, or name the folder "

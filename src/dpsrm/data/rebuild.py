@@ -8,6 +8,8 @@ from typing import Any
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import ArrayEncoder
 from dpsrm.data.encoding import KNOTS, HashEncoder
+from dpsrm.data.features import ImageFeatures
+from dpsrm.data.image_encoder import ImageEncoder
 from dpsrm.data.libsvm import LibsvmEncoder
 from dpsrm.data.load import Encoder
 from dpsrm.data.schema import schema_from
@@ -48,6 +50,8 @@ def _encoder(description: Mapping[str, Any]) -> Encoder:
         return LibsvmEncoder(features=description["features"], folded=description["folded"], normalise=normalise)
     if kind == "npz":
         return ArrayEncoder(shape=tuple(description["shape"]), normalise=normalise)
+    if kind == "images":
+        return ImageEncoder(shape=tuple(description["shape"]), maker=ImageFeatures(kind=description["extractor"]))
     if kind == "table" and description["encoder"] == "schema":
         return SchemaEncoder(schema_from({"columns": description["columns"]}), normalise=normalise)
     if kind == "table" and description["encoder"] == "hash" and description["knots"] == list(KNOTS):

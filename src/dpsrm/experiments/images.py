@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dpsrm.core.tracking import Track
 from dpsrm.data import Records
 from dpsrm.data.images import read_cifar, read_idx_pair, scaled
 from dpsrm.data.public import image_files
 from dpsrm.experiments.held_out import held_out
 from dpsrm.experiments.networks import ACTIVATIONS, cnn4, cnn5, cnn6_head, seeded
 from dpsrm.experiments.pretraining import CIFAR_PIXELS, features, features_file, trunk
-from dpsrm.experiments.tracking import Track
 from dpsrm.gradients import Layout, PerExampleLoss, multiclass_loss
 
 MNIST_PIXELS = {"centre": 0.5, "spread": 0.5}

@@ -20,10 +20,10 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from dpsrm.core.errors import need
+from dpsrm.core.tracking import Track, silent
 from dpsrm.data.images import read_cifar, scaled
 from dpsrm.data.public import IMAGE_SETS, image_files
 from dpsrm.experiments.networks import CNN6_FEATURES, cnn6_trunk, seeded
-from dpsrm.experiments.tracking import Track, silent
 
 CIFAR_PIXELS = {"centre": 0.5, "spread": 0.25}
 """Public constants: from bytes to numbers between −2 and 2."""

@@ -10,12 +10,12 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from dpsrm.core.errors import need
+from dpsrm.core.tracking import Track, silent
 from dpsrm.data import Records, SparseRecords
 from dpsrm.data.public import public_files
 from dpsrm.experiments.images import load_images, prepare_images
 from dpsrm.experiments.logistic import load_logistic
 from dpsrm.experiments.rate_problems import PREFIX, load_rate_problem
-from dpsrm.experiments.tracking import Track, silent
 from dpsrm.gradients import PerExampleLoss
 
 

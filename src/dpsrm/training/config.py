@@ -72,7 +72,7 @@ class Data:
     target: str | None = None
     schema: str | None = None
     classes: tuple[str, ...] | None = None
-    features: int | None = None
+    features: int | str | None = None
     normalise: bool | None = None
     task: str | None = None
     target_range: tuple[float, ...] | None = None

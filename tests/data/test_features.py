@@ -1,0 +1,164 @@
+"""Features of images: what they are, that each image's are made of it alone, kept once, and used from end to end."""
+
+import math
+import stat
+
+import numpy as np
+import pytest
+import torch
+
+from dpsrm.core.errors import InputError
+from dpsrm.data import features, load
+from dpsrm.data.features import EXTRACTORS, ImageFeatures
+from dpsrm.data.hog import hog
+from dpsrm.training import load_run
+
+KINDS = sorted(EXTRACTORS)
+
+
+def images(n=5, shape=(3, 16, 16), seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (n, *shape), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_record_has_length_one_and_its_own_features(kind):
+    """Neighbours are anything: another image beside it, or none, changes no bit of a record's features."""
+    pixels, maker = images(), ImageFeatures(kind=kind)
+    found = maker.of(pixels)
+    assert found.shape == (5, maker.count((3, 16, 16)))
+    assert torch.allclose(found.norm(dim=1), torch.ones(5), atol=2e-3)
+    other = torch.cat([images(seed=1)[:2], pixels[2:]])
+    assert torch.equal(maker.of(other)[2:], found[2:])
+    assert torch.equal(maker.of(pixels[3:]), found[3:])
+    assert not torch.equal(maker.of(other)[:2], found[:2])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_of_one_colour_has_features(kind):
+    assert bool(torch.isfinite(ImageFeatures(kind=kind).of(torch.full((1, 1, 8, 8), 255, dtype=torch.uint8))).all())
+
+
+def test_images_go_one_by_one_where_places_matter(monkeypatch):
+    seen = []
+
+    def place(shape):
+        def extract(x):
+            seen.append(len(x))
+            return x.repeat(1, 3, 1, 1) * (1 + torch.arange(len(x))[:, None, None, None] * torch.rand(3, 8, 8))
+
+        return extract
+
+    monkeypatch.setitem(features.EXTRACTORS, "place", place)
+    found = ImageFeatures(kind="place").of(images(3, (1, 8, 8)))
+    assert seen == [features.PIECE, 1, 1, 1]
+    assert torch.equal(found[1:], ImageFeatures(kind="place").of(images(3, (1, 8, 8))[1:]))
+
+
+def test_histograms_of_gradients_against_loops():
+    """The definition, pixel by pixel: the strongest channel votes for two directions; 4 × 4 cells, 2 × 2 blocks."""
+    image = images(1, (2, 12, 8))[0].double() / 255
+    votes = np.zeros((9, 12, 8))
+    for i in range(12):
+        for j in range(8):
+            best, angle = -1.0, 0.0
+            for channel in image:
+                right = float(channel[i, j + 1] - channel[i, j - 1]) if 0 < j < 7 else 0.0
+                down = float(channel[i + 1, j] - channel[i - 1, j]) if 0 < i < 11 else 0.0
+                if math.hypot(right, down) > best:
+                    best, angle = math.hypot(right, down), math.atan2(down, right) % math.pi
+            place = angle / math.pi * 9
+            votes[int(place) % 9, i, j] += best * (1 - place % 1)
+            votes[(int(place) + 1) % 9, i, j] += best * (place % 1)
+    cells = votes.reshape(9, 3, 4, 2, 4).mean((2, 4))
+    blocks = np.stack([cells[:, i : i + 2, 0:2].reshape(36) for i in range(2)], axis=1)
+    wanted = blocks / np.sqrt((blocks**2).sum(0) + 1e-6)
+    found = hog((2, 12, 8))(image[None].float())[0].reshape(36, 2)
+    assert np.allclose(found, wanted, atol=1e-5)
+
+
+def test_scattering_is_kymatios():
+    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+
+    pixels = images(2, (1, 16, 16))
+    maps = ScatteringTorch2D(J=2, shape=(16, 16))(pixels.float() / 255).reshape(2, 27, 3, 4, 4).double()
+    centred = maps - maps.mean((2, 3, 4), keepdim=True)
+    flat = (centred / (centred.square().mean((2, 3, 4), keepdim=True) + 1e-5).sqrt()).reshape(2, -1)
+    wanted = flat / flat.norm(dim=1, keepdim=True)
+    assert torch.allclose(ImageFeatures(kind="scattering").of(pixels).double(), wanted, atol=1e-3)
+
+
+def test_features_are_kept_for_their_owner_and_found_again(tmp_path, monkeypatch):
+    pixels, titles = images(), []
+
+    def track(items, total, title):
+        titles.append((total, title))
+        return items
+
+    first = ImageFeatures(kind="hog", cache=tmp_path / "kept", track=track).of(pixels)
+    (file,) = (tmp_path / "kept").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert torch.equal(ImageFeatures(kind="hog", cache=tmp_path / "kept", track=track).of(pixels), first)
+    assert titles == [(1, "hog features")]
+    changed = pixels.clone()
+    changed[4, 2, 15, 15] ^= 1
+    ImageFeatures(kind="hog", cache=tmp_path / "kept", track=track).of(changed)
+    monkeypatch.setattr(features, "RULES", features.RULES + 1)
+    ImageFeatures(kind="hog", cache=tmp_path / "kept", track=track).of(pixels)
+    assert len(titles) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: ImageFeatures(kind="resnet"), "scattering, hog"),
+        (lambda: ImageFeatures(kind="hog").of(torch.zeros(2, 1, 8, 8)), "bytes"),
+        (lambda: ImageFeatures(kind="hog").of(images(2, (8, 8))), "(N, C, H, W)"),
+        (lambda: ImageFeatures(kind="hog").of(images(0)), "(N, C, H, W)"),
+        (lambda: ImageFeatures(kind="hog").of(images(1, (1, 4, 4))), "8 × 8"),
+        (lambda: ImageFeatures(kind="scattering").of(images(1, (1, 4, 4))), "8 × 8"),
+    ],
+)
+def test_what_is_no_image_is_refused(make, word):
+    with pytest.raises(InputError) as error:
+        make()
+    assert word in str(error.value)
+
+
+def digits(path, n=400, seed=0):
+    """Bars across or down, at a random place, in noise: what pixels alone tell a linear model nothing about."""
+    stream = np.random.default_rng(seed)
+    pixels = stream.integers(0, 60, (n, 16, 16))
+    labels = stream.integers(0, 2, n)
+    for image, label, at in zip(pixels, labels, stream.integers(1, 15, n), strict=True):
+        (image if label else image.T)[at] += 180
+    np.savez(path, X=pixels.astype(np.uint8), y=labels)
+    return path
+
+
+def test_from_images_to_predictions(dpsrm, tmp_path):
+    data, other = digits(tmp_path / "a.npz", 2000), digits(tmp_path / "b.npz", 300, seed=1)
+    run = tmp_path / "run"
+    command = ["train", "--data", data, "--test", other, "--epsilon", 3, "--delta", 1e-5, "--seed", 1, "--out", run]
+    done = dpsrm(*command, "--set", "data.features=hog", "--json")
+    assert done.code == 0, done.stderr
+    assert '"error": 0.0' in done.stdout
+    assert len(list((tmp_path / ".dpsrm-features").iterdir())) == 2
+    told = dpsrm("predict", run, "--data", other)
+    assert told.code == 0, told.stderr
+    right = [line == str(y) for line, y in zip(told.stdout.split()[1:], np.load(other)["y"], strict=True)]
+    assert np.mean(right) > 0.9
+    pixels = np.load(other)["X"]
+    assert torch.equal(load_run(run).outputs(pixels), load_run(run).outputs(other))
+
+
+def test_features_are_for_images(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("a,y\n1,0\n2,1\n")
+    with pytest.raises(InputError, match="images only"):
+        load(table, "y", features="hog")
+    np.savez(tmp_path / "flat.npz", X=np.zeros((3, 4)), y=[0, 1, 0])
+    with pytest.raises(InputError, match=r"\(C, H, W\)"):
+        load(tmp_path / "flat.npz", features="hog")
+    np.savez(tmp_path / "half.npz", X=np.full((3, 8, 8), 0.5), y=[0, 1, 0])
+    with pytest.raises(InputError, match="uint8"):
+        load(tmp_path / "half.npz", features="hog")
