@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from conftest import SHARED
+from dpsrm.bench.memory import peak
 from packages import PROJECT, ROOT
 
 
@@ -14,10 +15,27 @@ def test_there_is_one_place_for_benchmarks():
 
 
 def test_gradients(answer, tmp_path):
-    body = answer("bench", "gradients", "--model", "mlp", "--batch", 4, "--repeats", 1, "--plot", tmp_path / "x.svg")
+    body = answer(
+        "bench",
+        "gradients",
+        "--model",
+        "mlp",
+        "--batch",
+        4,
+        "--repeats",
+        1,
+        "--no-memory",
+        "--plot",
+        tmp_path / "x.svg",
+    )
     assert body["ratio_to_two_plain_passes"] > 0
-    assert body["peak_memory_ratio"] is not None
+    assert body["one_point"]["ratio_to_plain_pass"] > 0
+    assert body["peak_memory_ratio"] is None
     assert (tmp_path / "x.svg").stat().st_size > 1000
+
+
+def test_memory():
+    assert peak("plain", "mlp", 64, points=1) > 2**16
 
 
 def test_randomness(answer):

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpsrm.bench.interleaved import interleaved, quiet
-from dpsrm.bench.models import build, losses
+from dpsrm.bench.models import build, pair_losses
 from dpsrm.core.extras import need_extra
 from dpsrm.training import make_private
 
@@ -35,13 +35,8 @@ _EPSILON, _DELTA = 50.0, 1e-5
 
 def _images(records: int, batch: int) -> tuple[nn.Module, DataLoader[Any]]:
     """The network, and a loader of random images with random classes."""
-    module, inputs, targets = build("cnn4", records)
-    return module, DataLoader(TensorDataset(inputs, targets), batch_size=batch, shuffle=True)
-
-
-def _model_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """The cross-entropy of every example."""
-    return losses(model(batch[0]), batch[1])
+    made = build("cnn4", records)
+    return made.module, DataLoader(TensorDataset(*made.batch), batch_size=batch, shuffle=True)
 
 
 def _ours(method: str, records: int, batch: int, *, steps: int, held: ExitStack) -> Iterator[None]:
@@ -50,7 +45,7 @@ def _ours(method: str, records: int, batch: int, *, steps: int, held: ExitStack)
     private = held.enter_context(
         make_private(
             model=module,
-            losses=_model_losses,
+            losses=pair_losses,
             optimizer=torch.optim.Adam(module.parameters(), lr=_RATE),
             data_loader=loader,
             epsilon=_EPSILON,

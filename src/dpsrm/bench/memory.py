@@ -1,4 +1,4 @@
-"""Peak memory of one variant of the two-point estimator, in a process of its own."""
+"""Peak memory of one variant of the estimator, in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dpsrm.bench.interleaved import quiet
 from dpsrm.bench.two_points import variant
 
 
-def peak(name: str, model: str, batch: int) -> float:
+def peak(name: str, model: str, batch: int, *, points: int = 2) -> float:
     """Peak memory of one variant in bytes, in a process of its own."""
-    command = [sys.executable, "-m", "dpsrm.bench.memory", name, model, str(batch)]
+    command = [sys.executable, "-m", "dpsrm.bench.memory", name, model, str(batch), str(points)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    return float(done.stdout.split()[-1])
 
 
-def _peak_here(name: str, model: str, batch: int) -> int:
+def _peak_here(name: str, model: str, batch: int, points: int) -> int:
     """Peak memory of one variant in this process, above what the model and the batch need."""
     torch.set_num_threads(1)
-    step = variant(name, model, batch)
+    step = variant(name, model, batch, points=points)
     Path("/proc/self/clear_refs").write_text("5")
     start = _resident("VmRSS")
     for _ in range(3):
@@ -40,4 +40,4 @@ def _resident(field: str) -> int:
 
 
 if __name__ == "__main__":  # one variant's peak memory, for `peak`
-    sys.stdout.write(str(_peak_here(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
+    sys.stdout.write(str(_peak_here(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))

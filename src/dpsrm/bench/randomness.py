@@ -27,8 +27,8 @@ _RECORDS = 60_000
 
 def variants(model: str, batch: int) -> dict[str, Callable[[], Any]]:
     """The step alone, and one release's randomness by both means."""
-    module, _, _ = build(model, 1)
-    size = sum(parameter.numel() for parameter in module.parameters())
+    module = build(model, 1).module
+    size = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     zero_P = torch.zeros(size, dtype=torch.float64)
     streams = Streams.secure()
     sampling = Sampling(scheme=Scheme.POISSON, population=_RECORDS, batch=batch)

@@ -1,97 +1,86 @@
-"""One step of the two-point DP-SRM estimator: by our engines, by Opacus' hooks, and as two plain passes."""
+"""One step of a clipped estimator, at DP-SRM's two points or at one: by our engines, by Opacus, and as plain passes."""
 
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from dpsrm.bench.models import build, losses
-from dpsrm.core.extras import need_extra
-from dpsrm.gradients import FunctionalEngine, Objective, Part, Query
+from dpsrm.bench.models import Workload, build
+from dpsrm.bench.opacus import by_ghost, by_hooks
+from dpsrm.core.tree import mapped
+from dpsrm.gradients import FunctionalEngine, ModelLosses, Objective, Part, Query
 from dpsrm.gradients.ghost import GhostEngine
 
 VARIANTS = ("ours", "plain", "opacus", "functional")
 CHANNELS_LAST = "plain, channels last"
 """A second yardstick for convolutions: plain passes in the order of memory in which they are fastest."""
-_CLIPS = (0.05, 1.0)
-_GAMMA = 0.1
+GHOST = "opacus, ghost"
+"""Opacus' fast gradient clipping, which knows one point only."""
+CLIPS = (0.05, 1.0)
+GAMMA = 0.1
 
 
-def variant(name: str, model: str, batch: int) -> Callable[[], Any]:
+def variant(name: str, model: str, batch: int, *, points: int = 2) -> Callable[[], Any]:
     """One step of the estimator by the named means, ready to be called again and again."""
-    module, inputs, targets = build(model, batch)
-    objective = Objective.of(module, losses)
+    made = build(model, batch)
+    objective = Objective.of(made.module, ModelLosses(made.losses))
     if name == CHANNELS_LAST:
-        cast(Any, module).to(memory_format=torch.channels_last)  # in place; torch's types know nothing of it
-        inputs = inputs.to(memory_format=torch.channels_last)
-    theta_P = objective.layout.read(module)
+        made = _channels_last(made)
+    theta_P = objective.layout.read(made.module)
     before_P = theta_P + 1e-3 * torch.randn_like(theta_P)
+    if name in ("ours", "functional"):
+        engine = {"ours": GhostEngine, "functional": FunctionalEngine}[name](objective)
+        query = Query(points=(theta_P, before_P)[:points], parts=_parts(points))
+        return lambda: engine(query, made.batch)
+    modules = _at(made.module, objective, (theta_P, before_P)[:points])
     if name in ("plain", CHANNELS_LAST):
-        return _plain(module, objective, before_P, inputs, targets)
+        return _plain(modules, made)
     if name == "opacus":
-        return _opacus(module, objective, before_P, inputs, targets)
-    parts = (
-        Part(coefficients=(1.0, -1.0), clip=_CLIPS[0], weight=1 - _GAMMA, name="difference"),
-        Part(coefficients=(1.0, 0.0), clip=_CLIPS[1], weight=_GAMMA),
+        return by_hooks(modules, made, clips=CLIPS, gamma=GAMMA)
+    if name == GHOST:
+        return by_ghost(modules[0], made, clip=CLIPS[1])
+    raise AssertionError(name)
+
+
+def _parts(points: int) -> tuple[Part, ...]:
+    """DP-SRM's two parts, or a gradient's one."""
+    if points == 1:
+        return (Part(coefficients=(1.0,), clip=CLIPS[1]),)
+    return (
+        Part(coefficients=(1.0, -1.0), clip=CLIPS[0], weight=1 - GAMMA, name="difference"),
+        Part(coefficients=(1.0, 0.0), clip=CLIPS[1], weight=GAMMA),
     )
-    query = Query(points=(theta_P, before_P), parts=parts)
-    engine = {"ours": GhostEngine, "functional": FunctionalEngine}[name](objective)
-    return lambda: engine(query, (inputs, targets))
 
 
-def _pair(module: nn.Module, objective: Objective, before_P: Tensor) -> tuple[nn.Module, nn.Module]:
-    """The module, and a copy with the earlier parameters."""
-    earlier = copy.deepcopy(module)
-    objective.layout.write(earlier, before_P)
-    return module, earlier
+def _channels_last(made: Workload) -> Workload:
+    """Module and images in the other order of memory; the module in place, which torch's types know nothing of."""
+    cast(Any, made.module).to(memory_format=torch.channels_last)
+
+    def ordered(tensor: Tensor) -> Tensor:
+        images = tensor.dim() == 4 and tensor.is_floating_point()
+        return tensor.to(memory_format=torch.channels_last) if images else tensor
+
+    return Workload(made.module, mapped(ordered, made.batch), made.losses)
 
 
-def _plain(
-    module: nn.Module, objective: Objective, before_P: Tensor, inputs: Tensor, targets: Tensor
-) -> Callable[[], None]:
-    """Forward and backward through the mean loss at both points: what non-private training would do."""
-    pair = _pair(module, objective, before_P)
+def _at(module: nn.Module, objective: Objective, points: tuple[Tensor, ...]) -> list[nn.Module]:
+    """The module, and a copy of it for every further point."""
+    modules = [module, *(copy.deepcopy(module) for _ in points[1:])]
+    for one, point_P in zip(modules, points, strict=True):
+        objective.layout.write(one, point_P)
+    return modules
+
+
+def _plain(modules: list[nn.Module], made: Workload) -> Callable[[], None]:
+    """Forward and backward through the mean loss at every point: what non-private training would do."""
 
     def step() -> None:
-        for one in pair:
+        for one in modules:
             one.zero_grad()
-            torch.autograd.backward(losses(one(inputs), targets).mean())
+            torch.autograd.backward(made.losses(one, made.batch).mean())
 
     return step
-
-
-def _opacus(
-    module: nn.Module, objective: Objective, before_P: Tensor, inputs: Tensor, targets: Tensor
-) -> Callable[[], Tensor]:
-    """Per-example gradients at both points by Opacus' hooks, clipped part by part and summed."""
-    need_extra("opacus", extra="compare")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from opacus import GradSampleModule
-        from opacus.validators import ModuleValidator
-
-        pair = [GradSampleModule(ModuleValidator.fix(m)) for m in _pair(module, objective, before_P)]
-
-    def step() -> Tensor:
-        rows = []
-        for one in pair:
-            one.zero_grad()
-            torch.autograd.backward(losses(one(inputs), targets).sum())
-            rows.append([p.grad_sample for p in one.parameters()])
-        differences = [now - before for now, before in zip(*rows, strict=True)]
-        total: Tensor = (1 - _GAMMA) * _clipped(differences, _CLIPS[0]) + _GAMMA * _clipped(rows[0], _CLIPS[1])
-        return total
-
-    return step
-
-
-def _clipped(rows: list[Tensor], clip: float) -> Tensor:
-    """The clipped sum of per-example gradients given parameter by parameter, as Opacus' optimizer does it."""
-    norm_B = torch.stack([g.flatten(1).norm(2, dim=-1) for g in rows], dim=1).norm(2, dim=1)
-    factor_B = (clip / (norm_B + 1e-6)).clamp(max=1.0)
-    return torch.cat([torch.einsum("i,i...->...", factor_B, g).flatten() for g in rows])

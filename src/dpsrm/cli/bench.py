@@ -37,23 +37,24 @@ def loop(
 
 @bench.command()
 def gradients(
-    model: Annotated[str, typer.Option(help="cnn4, cnn5, mlp, transformer, or all.")] = "cnn4",
+    model: Annotated[str, typer.Option(help="cnn4, mlp, bert, gpt2, vit, llama, lora, wrn, …, or all.")] = "cnn4",
     batch: Annotated[int | None, typer.Option(help="Examples per step; by default the model's usual.")] = None,
     repeats: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 15,
     memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
     plot: Annotated[Path | None, typer.Option(help="Draw the ratios into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Two-point clipped sums: ours, torch.func, Opacus (pip install 'dpsrm[compare]') and two plain passes.
+    """Clipped sums at two points and at one: ours, torch.func, Opacus (pip install 'dpsrm[compare]'), plain passes.
 
     Example: dpsrm bench gradients --model cnn4 --batch 512 --json
     """
-    from dpsrm.bench.gradients import BATCHES, plot_ratios, run
+    from dpsrm.bench.gradients import plot_ratios, run
+    from dpsrm.bench.models import MODELS
 
-    need(model == "all" or model in BATCHES, f"the model must be one of {', '.join(BATCHES)}, all", model=model)
+    need(model == "all" or model in MODELS, f"the model must be one of {', '.join(MODELS)}, all", model=model)
     need(repeats >= 1, "repeats must be 1 or more", repeats=repeats)
     found = []
-    for name in BATCHES if model == "all" else (model,):
+    for name in MODELS if model == "all" else (model,):
         with err.status(f"measuring {name}"):
             found.append(run(name, batch, repeats, memory=memory))
     if plot is not None:

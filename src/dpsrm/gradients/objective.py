@@ -19,6 +19,7 @@ from dpsrm.core.errors import DpsrmError, InputError, IsolationError, need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
 from dpsrm.gradients.layout import Layout
+from dpsrm.gradients.masks import build_masks_always
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
 from dpsrm.gradients.places import Draws
 from dpsrm.gradients.twins import Twins
@@ -73,6 +74,7 @@ class Objective:
                 layer=f"{name}: {type(child).__name__}",
                 remedy="replace it with nn.GroupNorm (or call eval() on it, if its statistics are public)",
             )
+        build_masks_always(module)
         layout = Layout.of(module)
         function = loss.function if isinstance(loss, ModelLosses) else loss
         twins = Twins(module), Twins(function, with_values=True)
