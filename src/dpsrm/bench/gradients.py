@@ -116,8 +116,9 @@ def plot_ratios(results: list[dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 2)
     titles = {"time_ratios": "time", "memory_ratios": "peak memory"}
+    titles = {key: title for key, title in titles.items() if any(result[key] for result in results)}
+    panels = figure.subplots(1, len(titles), squeeze=False)[0]
     for panel, (key, title) in zip(panels, titles.items(), strict=True):
         for at, name in enumerate(VARIANTS):
             heights = [result[key].get(name, 0) for result in results]
