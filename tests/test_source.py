@@ -65,6 +65,10 @@ TIMES_NOISE = "bench/randomness.py"
 """The benchmark that measures what noise costs: it has zeros and a stream of its own, and no records."""
 
 
+METERS_NOISE = "audit/statistics.py"
+"""Measures what noise the mechanisms add, to sums of zeros, with a research stream of its own."""
+
+
 def words(tree):
     """Every name a file reads, as a variable, an attribute or an import."""
     for node in ast.walk(tree):
@@ -83,8 +87,16 @@ def test_nothing_hands_out_noise(path):
     known = [(word, line) for word, line in words(tree) if word in NOISE and NOISE[word] != file]
     assert not known or file in ("mechanisms/airlock.py", TIMES_NOISE), known
     streams = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "noise"]
-    loops = file in ("training/step.py", "core/randomness.py", TIMES_NOISE) or file.startswith("accounting/")
+    loops = file in ("training/step.py", "core/randomness.py", TIMES_NOISE, METERS_NOISE) or file.startswith(
+        "accounting/"
+    )
     assert not streams or loops, streams
+
+
+def test_only_the_test_bench_opens_the_window():
+    """`WatchedAirlock` (which refuses private runs) is known in audit/ alone."""
+    known = [name(path) for path in FILES if "watched" in path.read_text() and "WatchedAirlock" in path.read_text()]
+    assert set(known) == {"mechanisms/watched.py", "audit/rehearsal.py", "audit/statistics.py"}
 
 
 def test_one_function_adds_noise():

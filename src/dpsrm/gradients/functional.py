@@ -15,7 +15,7 @@ from dpsrm.gradients.batch import Batch, copies, dense, example, examples, group
 from dpsrm.gradients.batch import rows as rows_of
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.passes import each_alone
-from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless
+from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless, probes
 from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
 
@@ -70,12 +70,17 @@ class FunctionalEngine:
     def _size(self, query: Query, batch: Batch) -> int:
         """How many examples of this shape make a piece, if places may shift."""
         if shapes(batch) not in self._sizes:
-            g_BP, losses_B = self._rows(query.points[0], copies(example(batch, 0), self._piece), steady=False)
-            free = placeless([g_BP, losses_B, torch.linalg.vector_norm(g_BP.double(), dim=1)])
+            tried = probes(query.points[:1], example(batch, 0))
+            free = all(self._placeless(point_P, one) for (point_P,), one in tried)
             self._sizes[shapes(batch)] = self._piece if free else 1
             if not free:
                 _log.warning(ONE_BY_ONE)
         return self._sizes[shapes(batch)]
+
+    def _placeless(self, point_P: Tensor, one: Batch) -> bool:
+        """Whether copies of an example are computed to equal bits."""
+        g_BP, losses_B = self._rows(point_P, copies(one, self._piece), steady=False)
+        return placeless([g_BP, losses_B, torch.linalg.vector_norm(g_BP.double(), dim=1)])
 
     def _add(self, tally: Tally, piece: Batch, real: int) -> None:
         """Add one piece, of whose examples the first `real` count."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,10 +15,10 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedScores
 from dpsrm.core.tree import Ragged
-from dpsrm.gradients.batch import Batch, copies, dense, example, examples, groups, padded, rows
+from dpsrm.gradients.batch import Batch, copies, dense, example, examples, groups, padded, rows, shapes
 from dpsrm.gradients.checked import compare_losses
 from dpsrm.gradients.objective import Objective, Way
-from dpsrm.gradients.places import PIECE, Draws, placeless
+from dpsrm.gradients.places import PIECE, Draws, placeless, probes
 from dpsrm.gradients.query import MARGIN
 
 _ROWS = 4096
@@ -62,10 +63,7 @@ def _pieces(objective: Objective, point_P: Tensor, batch: Batch, *, steady: bool
     """The losses of a few examples of one shape at a time."""
     draws = Draws(steady=steady)
     for group in groups(batch):
-        size = _ROWS
-        if not steady and examples(group):
-            free = placeless([objective.losses(point_P, copies(example(group, 0), PIECE), steady=False)])
-            size = PIECE if free else 1
+        size = _ROWS if steady or not examples(group) else _piece(objective, point_P, group)
         for start in range(0, examples(group), size):
             draws.rewind()
             piece = rows(group, slice(start, start + size))
@@ -74,6 +72,19 @@ def _pieces(objective: Objective, point_P: Tensor, batch: Batch, *, steady: bool
             if objective.way is Way.BATCH:
                 compare_losses(objective, point_P, piece, losses_B)
             yield losses_B
+
+
+_PIECES: WeakKeyDictionary[Objective, dict[tuple[torch.Size, ...], int]] = WeakKeyDictionary()
+
+
+def _piece(objective: Objective, point_P: Tensor, group: Batch) -> int:
+    """How many examples of this shape make a piece, if places may shift; tried out once, on public numbers."""
+    known = _PIECES.setdefault(objective, {})
+    if shapes(group) not in known:
+        tried = probes([point_P], example(group, 0))
+        losses = (objective.losses(points[0], copies(one, PIECE), steady=False) for points, one in tried)
+        known[shapes(group)] = PIECE if all(placeless([losses_B]) for losses_B in losses) else 1
+    return known[shapes(group)]
 
 
 def _clamped(losses_B: Tensor, clip: float) -> list[float]:

@@ -7,10 +7,13 @@ example, and if copies of one example are not computed to the same bits in every
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+from dpsrm.core.tree import mapped
+from dpsrm.gradients.batch import Batch
 
 PIECE = 64
 """How many examples a piece has where no public size of a batch is known."""
@@ -33,6 +36,25 @@ def placeless(tensors: Iterable[Tensor]) -> bool:
         if not bool(((rows == first) | ((rows != rows) & (first != first))).all()):
             return False
     return True
+
+
+_PROBES = 4
+
+
+def probes(points: Sequence[Tensor], one: Batch) -> Iterator[tuple[tuple[Tensor, ...], Batch]]:
+    """Points and examples to try places with: of these shapes, always the same numbers (whole numbers stay).
+
+    What is tried must be public, and the same when a run is resumed: with the values of a drawn example at the θ of
+    the moment, the answer could be another for a neighbour or after a resume, and every sum with it.
+    """
+    draw = torch.Generator().manual_seed(0)
+
+    def made(like: Tensor) -> Tensor:
+        numbers = torch.randn(like.shape, generator=draw, dtype=torch.float64)
+        return numbers.to(like) if like.is_floating_point() else like
+
+    for _ in range(_PROBES):
+        yield tuple(0.3 * made(point_P) for point_P in points), mapped(made, one)
 
 
 ONE_BY_ONE = (

@@ -110,7 +110,7 @@ class Step:
             noise=p.streams.noise,
             released=released,
         )
-        self._sums = summer(self.engine, p.objective, p.records, p.streams, steady=p.steady)
+        self.sums = summer(self.engine, p.objective, p.records, p.streams, steady=p.steady)
         self._private = Diagnostics()
         self._exhausted = False
         if self.airlock.releases == 0:
@@ -203,11 +203,11 @@ class Step:
         """Compute the secret, let its noisy form out, tell the walk; all randomness is that of this release."""
         p, sampling = self.prepared, drawn.sampling
         if isinstance(ask, Choice):
-            scores = self._sums.scores(ask, drawn.indices, release=drawn.release, batch=batch)
+            scores = self.sums.scores(ask, drawn.indices, release=drawn.release, batch=batch)
             index = self.airlock.select(scores, sampling=sampling, rho=ask.rho, selection=ask.selection)
             p.walk.tell(torch.tensor(index), std=0.0)
         elif isinstance(ask, Ask):
-            total = self._sums.total(ask.query, drawn.indices, release=drawn.release, batch=batch)
+            total = self.sums.total(ask.query, drawn.indices, release=drawn.release, batch=batch)
             if ask.rho is None:
                 s = p.plan.noise_multiplier
                 value = self.airlock.release(total, sampling=sampling, noise_multiplier=s)

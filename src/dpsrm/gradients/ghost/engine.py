@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from dpsrm.gradients.ghost.look import Look, look, need_rules
 from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.recorder import Recording, record
 from dpsrm.gradients.objective import Objective, Way
-from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless
+from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless, probes
 from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
 
@@ -123,7 +124,9 @@ class GhostEngine:
         """How many examples of this shape make a piece, if places may shift; tried out once."""
         if shapes(batch) not in self._sizes:
             size = self.max_physical_batch or piece_size(_most(seen.numbers), self._expected)
-            free = size == 1 or self._placeless(query, copies(example(batch, 0), size), seen.modules or ())
+            tried = probes(query.points, example(batch, 0)) if size > 1 else ()
+            asked = ((replace(query, points=points), copies(one, size)) for points, one in tried)
+            free = all(self._placeless(each, equal, seen.modules or ()) for each, equal in asked)
             self._sizes[shapes(batch)] = size if free else 1
             if not free:
                 self._notice(ONE_BY_ONE)
