@@ -189,7 +189,7 @@ def torment(folder, *, kills, seed, chosen):
 
 def digest_of(run):
     """Model, ledger and certificate: all of what is published."""
-    names = ("model.safetensors", "ledger.jsonl", "certificate.md")
+    names = ("model.safetensors", "ledger.jsonl", "certificate.md", "report.html", "statement.json", "model_card.md")
     return hashlib.sha256(b"".join((run / name).read_bytes() for name in names)).hexdigest()
 
 

@@ -153,7 +153,8 @@ HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=9.0, delta=1e-5, accoun
 GAUSS = GaussianRelease(noise_multiplier=1.1, sampling=Sampling(scheme=Scheme.POISSON, population=100, batch=10))
 
 CLOSE = {"kind": "close", "released": 3, "unit": "one record", "isolation": "alone", "engine": "loop"}
-CLOSE["files"] = dict.fromkeys(("config.toml", "environment.json", "model.safetensors", "certificate.md"), "ab" * 32)
+BOUND = ("config.toml", "environment.json", "model.safetensors", "statement.json", "model_card.md", "report.html")
+CLOSE["files"] = dict.fromkeys((*BOUND, "certificate.md"), "ab" * 32)
 
 
 @pytest.fixture(scope="module")

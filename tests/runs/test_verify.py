@@ -19,7 +19,8 @@ from dpsrm.runs.folder import sha256_of
 from dpsrm.runs.ledger import Ledger, read_ledger
 from dpsrm.training import Privacy, Settings, Training, train
 
-PUBLISHED = ("config.toml", "environment.json", "model.safetensors", "certificate.md", "ledger.jsonl")
+SAID = ("report.html", "statement.json", "model_card.md", "certificate.md")
+PUBLISHED = ("config.toml", "environment.json", "model.safetensors", *SAID, "ledger.jsonl")
 
 
 @pytest.fixture(scope="module")

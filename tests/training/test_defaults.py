@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpsrm.accounting.gaussian import delta as gaussian_delta
+from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency
 from dpsrm.data import Records
@@ -23,7 +24,6 @@ from dpsrm.training.defaults import (
     Shape,
     default_training,
     explained,
-    gaussian_mu,
     with_defaults,
 )
 

@@ -126,6 +126,7 @@ def test_exact_facts_are_only_in_private(tmp_path):
     assert set(json.loads(lines[0])["private"]) == {"loss", "clipped", "nonfinite"}
     public = [path for path in run.folder.path.iterdir() if path.is_file()]
     expected = {"ledger.jsonl", "model.safetensors", "config.toml", "environment.json", "certificate.md"}
+    expected |= {"report.html", "statement.json", "model_card.md"}
     assert {path.name for path in public} == expected
     assert not any("loss" in path.read_text() for path in public if path.suffix != ".safetensors")
 

@@ -19,11 +19,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.bench.default_tables import Split, load_split
 from dpsrm.core.extras import need_extra
 from dpsrm.methods import Method, Sgd, Srm
 from dpsrm.training import Performance, Privacy, Settings, Training, classification_metrics, loss_for, run_trials
-from dpsrm.training.defaults import LEAST_STEPS, MOST_FLOW, MOST_STEPS, default_batch, default_training, gaussian_mu
+from dpsrm.training.defaults import LEAST_STEPS, MOST_FLOW, MOST_STEPS, default_batch, default_training
 
 DELTA = 1e-5
 EPSILONS = (0.2, 1.0, 3.0)

@@ -15,7 +15,18 @@ from dpsrm.cli.progress import progress_bar
 from dpsrm.cli.show import err
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded
-from dpsrm.training import Model, Run, Settings, classification_metrics, loss_for, regression_metrics, resume, train
+from dpsrm.report import write_private_report
+from dpsrm.training import (
+    Model,
+    Run,
+    Settings,
+    classification_metrics,
+    half_widths,
+    loss_for,
+    regression_metrics,
+    resume,
+    train,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +76,19 @@ def run_job(job: TrainingJob, *, resuming: bool = False) -> Outcome:
     except KeyboardInterrupt as stop:
         err.print("\n".join(["interrupted", *getattr(stop, "__notes__", [])]), highlight=False, soft_wrap=True)
         raise
-    metrics = {} if job.test is None else {"test": _evaluate(run.module, job.test)}
+    tested = {} if job.test is None else {"test": run.module}
     if job.reference:
         plain = replace(job.settings, privacy=None, budget=None)
         reference = _train(job, plain, run.folder.private / "reference", "non-private reference")
         if job.test is not None:
-            metrics["reference"] = _evaluate(reference.module, job.test)
-    if metrics:
-        finite = {name: {k: None if math.isnan(v) else v for k, v in m.items()} for name, m in metrics.items()}
+            tested["reference"] = reference.module
+    metrics = {name: _measured(module, job.test) for name, module in tested.items() if job.test is not None}
+    if metrics and job.test is not None:
+        spread = {name: _measured(module, job.test, spread=True) for name, module in tested.items()}
+        found = {**metrics, **{f"{name}_half_width": each for name, each in spread.items()}}
+        finite = {name: {k: None if math.isnan(v) else v for k, v in m.items()} for name, m in found.items()}
         run.folder.write_json(run.folder.private / "metrics.json", finite)
+    write_private_report(run.folder)
     return Outcome(run=run, metrics=metrics)
 
 
@@ -112,10 +127,16 @@ def _train(job: TrainingJob, settings: Settings, out: Path, title: str) -> Run:
 
 
 @torch.no_grad()
-def _evaluate(module: nn.Module, loaded: Loaded) -> dict[str, float]:
-    """Log-loss, 0/1 error and AUC; or R², RMSE and MAE of numbers, clamped to their public range like all targets."""
+def _measured(module: nn.Module, loaded: Loaded, *, spread: bool = False) -> dict[str, float]:
+    """Log-loss, 0/1 error and AUC; or R², RMSE and MAE of numbers, clamped to their public range like all targets.
+
+    With `spread`: half the width of each one's 95 % confidence interval.
+    """
     records, numbers = loaded.records, loaded.target_range
     outputs = module(records.inputs)
     if numbers is None:
+        if spread:
+            return half_widths(classification_metrics, outputs, records.targets)
         return classification_metrics(outputs, records.targets)
-    return regression_metrics(*(numbers.unscaled(x.numpy()) for x in (outputs.squeeze(1), records.targets)))
+    pair = [numbers.unscaled(x.numpy()) for x in (outputs.squeeze(1), records.targets)]
+    return half_widths(regression_metrics, *pair) if spread else regression_metrics(*pair)

@@ -15,11 +15,10 @@ from rich.table import Table
 
 from dpsrm.core.errors import InputError
 from dpsrm.core.extras import need_extra
+from dpsrm.report.journal import METRICS
 
 out = Console()
 err = Console(stderr=True)
-
-METRICS = {"log_loss": "log-loss", "auc": "AUC", "error": "0/1 error", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
 
 
 def track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:

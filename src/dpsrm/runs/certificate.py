@@ -41,6 +41,14 @@ def prove(facts: LedgerFacts, closing: Closing | None) -> Guarantee | None:
     plan was fulfilled has the guarantee of the whole plan: what was released may have decided when to stop, and then
     the cost of the releases that happened to be made is not a bound (docs/decisions/early-stop.md).
     """
+    header, spending = facts.header, proved_spending(facts, closing)
+    if header.delta is None or spending is None:
+        return None
+    return strict_epsilon(accountant(header.accountant), spending, header.delta)
+
+
+def proved_spending(facts: LedgerFacts, closing: Closing | None) -> Spending | None:
+    """What the guarantee is the cost of: the charges, or the plan or filter they are a part of; None without one."""
     header, spending = facts.header, facts.spending
     if header.delta is None:
         return None
@@ -53,7 +61,7 @@ def prove(facts: LedgerFacts, closing: Closing | None) -> Guarantee | None:
         if not fits_filter(spending, header.filter_rho):
             raise LedgerError(f"the charges exceed the zCDP filter that the ledger opens with: rho={header.filter_rho}")
         spending = whole_filter(spending, header.filter_rho)
-    return strict_epsilon(accountant(header.accountant), spending, header.delta)
+    return spending
 
 
 def isolation_sentence(isolation: Isolation) -> str:

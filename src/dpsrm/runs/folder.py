@@ -56,14 +56,35 @@ class RunFolder:
         return self.path / "certificate.md"
 
     @property
+    def report(self) -> Path:
+        """The guarantee as a page to show to others."""
+        return self.path / "report.html"
+
+    @property
+    def statement(self) -> Path:
+        """The same for machines."""
+        return self.path / "statement.json"
+
+    @property
+    def card(self) -> Path:
+        """The same as a model card."""
+        return self.path / "model_card.md"
+
+    @property
     def bound(self) -> tuple[Path, ...]:
         """The published files whose digests stand in the ledger's closing line: all but the ledger."""
-        return self.config, self.environment, self.model, self.certificate
+        said = self.statement, self.card, self.report, self.certificate
+        return self.config, self.environment, self.model, *said
 
     @property
     def private(self) -> Path:
         """For the operator's eyes only."""
         return self.path / "private"
+
+    @property
+    def private_report(self) -> Path:
+        """Utility, learning curves and advice, for the operator."""
+        return self.private / "report.html"
 
     @property
     def keys(self) -> Path:

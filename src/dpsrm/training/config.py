@@ -13,6 +13,7 @@ from dpsrm.core.errors import InputError, need
 from dpsrm.methods import Method, Srm, Theory, method_class
 from dpsrm.training.models import Model
 from dpsrm.training.settings import Performance, Privacy, Training
+from dpsrm.training.statement import Statement
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ class Settings:
         seed: research only: reproducible, not private.
         record: what one record is, in the words of the certificate.
         budget: a budget file (`dpsrm budget init`) in which the run reserves all it may release before it starts.
+        statement: what the operator says in the report.
     """
 
     privacy: Privacy | None
@@ -44,6 +46,7 @@ class Settings:
     seed: int | None = None
     record: str = "one record"
     budget: str | None = None
+    statement: Statement | None = None
 
     def __post_init__(self) -> None:
         """Refuse what a file may have said instead of a number or a text."""
@@ -116,6 +119,7 @@ _SECTIONS = (
     "budget",
     "private",
     "preprocessing",
+    "statement",
 )
 
 
@@ -164,6 +168,7 @@ def settings_from(sections: Mapping[str, Any]) -> Settings:
         seed=sections.get("seed"),
         record=sections.get("record", "one record"),
         budget=sections.get("budget"),
+        statement=build(Statement, _section(sections, "statement"), "statement") if "statement" in sections else None,
     )
 
 
@@ -187,6 +192,7 @@ def settings_to_dict(settings: Settings) -> dict[str, Any]:
         "training": plain(settings.training),
         "theory": None if settings.theory is None else plain(settings.theory),
         "performance": plain(settings.performance),
+        "statement": None if settings.statement is None else plain(settings.statement),
     }
     return {name: section for name, section in sections.items() if section is not None}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dpsrm.accounting.gaussian import delta as gaussian_delta
+from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency
 from dpsrm.methods import Method, Sgd
@@ -60,19 +60,6 @@ def default_batch(n: int, classes: int) -> int:
     [300, 2048, 512]
     """
     return min(n, max(512, 4096 // classes))
-
-
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """μ of the Gaussian mechanism that spends (ε, δ) exactly (Dong, Roth & Su 2022), to nine digits.
-
-    >>> round(gaussian_mu(0.2, 1e-5), 5), round(gaussian_mu(0.5, 1e-5), 5)
-    (0.06133, 0.14221)
-    """
-    low, high = 1e-9, 1e6
-    while high > low * (1 + 1e-9):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if gaussian_delta(1 / middle, epsilon) <= delta else (low, middle)
-    return low
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+_GROUPS = 20
 
 
 def classification_metrics(outputs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -48,6 +51,25 @@ def regression_metrics(predicted: npt.NDArray[np.float64], targets: npt.NDArray[
         "rmse": math.sqrt(square),
         "mae": float(np.abs(errors).mean()),
     }
+
+
+def half_widths(measure: Callable[[Any, Any], dict[str, float]], outputs: Any, targets: Any) -> dict[str, float]:
+    """Half the width of each metric's 95 % confidence interval, leaving out one of twenty groups of records at a time.
+
+    Edge cases: NaN with fewer than forty records, or where a group leaves a metric undefined.
+
+    >>> half = half_widths(classification_metrics, torch.zeros(400), torch.arange(400) % 2)
+    >>> round(half["error"], 3)
+    0.0
+    """
+    n = len(targets)
+    if n < 2 * _GROUPS:
+        return dict.fromkeys(measure(outputs, targets), float("nan"))
+    kept = [np.arange(n) // 2 % _GROUPS != group for group in range(_GROUPS)]  # pairs, so that -1,1,-1,1 … stays mixed
+    found = [measure(outputs[keep], targets[keep]) for keep in kept]
+    values = {name: np.array([each[name] for each in found]) for name in found[0]}
+    spread = {name: math.sqrt((_GROUPS - 1) * float(np.var(each))) for name, each in values.items()}
+    return {name: 2.093 * each for name, each in spread.items()}  # Student's t, 19 degrees of freedom
 
 
 def _auc(

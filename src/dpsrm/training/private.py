@@ -25,6 +25,7 @@ from dpsrm.training.prepare import prepare
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.settings import OWN, Performance, Privacy, Training
 from dpsrm.training.start import begin, reopen
+from dpsrm.training.statement import Statement
 
 
 def make_private(
@@ -54,6 +55,7 @@ def make_private(
     performance: Performance | None = None,
     record: str = "one record",
     budget: str | None = None,
+    statement: Statement | None = None,
     seed: int | None = None,
     **options: Any,
 ) -> PrivateTraining:
@@ -82,6 +84,7 @@ def make_private(
         out: the run folder; without it one under runs/ is named after the time.
         resume: go on with the interrupted run in `out`.
         output: which θ `finish` leaves in the model: the last one, or "tail", "ema", "random".
+        statement: what the operator says in the report.
         seed: research only: reproducible, not private.
 
     Returns:
@@ -128,6 +131,7 @@ def make_private(
         seed=seed,
         record=record,
         budget=budget,
+        statement=statement,
     )
     stepper = OptimizerStep.own(optimizer, model, Layout.of(model))
     preparer = partial(prepare, model, _losses(losses), records, stepper=stepper)

@@ -1,13 +1,12 @@
-"""A run under way in its folder: the step, checkpoints, and at the end model, closing line, certificate."""
+"""A run under way in its folder: the step, checkpoints, and at the end model, report, certificate, closing line."""
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 from safetensors.torch import save_model
 from torch import nn
@@ -18,11 +17,12 @@ from dpsrm.core.events import Spending
 from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import ENGINES, Engine, Way
-from dpsrm.runs.certificate import prove, render
+from dpsrm.report import publish_words
 from dpsrm.runs.closing import Closing
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.runs.ledger import Ledger
 from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpoint
+from dpsrm.training.note import note
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.settings import OWN
@@ -80,7 +80,9 @@ class RecordedRun:
         self.step = self._step(None if after is None else after.released)
         self._held = held
         self._timer = CheckpointTimer(prepared.settings.performance, self.write_checkpoint)
-        self._journal = held.enter_context((folder.private / "progress.jsonl").open("a" if after else "w"))
+        self._journal = held.enter_context(
+            (folder.private / "progress.jsonl").open("ab" if after else "wb", buffering=0)
+        )
 
     def advance(self, drawn: Draw | None = None, batch: Any = None) -> Progress | None:
         """Make the next release; see `Step`. What is handed out is a copy: nobody moves the walk but the step."""
@@ -88,7 +90,7 @@ class RecordedRun:
         self._timer()
         if progress is None:
             return None
-        _note(progress, self._journal)
+        note(progress, self._journal)
         return replace(progress, theta=progress.theta.clone(), direction=progress.direction.clone())
 
     def checkpoint(self) -> Checkpoint:
@@ -139,10 +141,8 @@ class RecordedRun:
             files={**self._facts["files"], **folder.digests(folder.model)},
             planned=() if self.step.done else plan.spending.charges,
         )
-        facts = read_ledger(folder.ledger)
-        guarantee = prove(facts, closing)
-        write_atomically(folder.certificate, render(facts, guarantee, closing).encode())
-        self._ledger.close(replace(closing, files={**closing.files, **folder.digests(folder.certificate)}))
+        guarantee, closing = publish_words(folder, closing)
+        self._ledger.close(closing)
         head = self._ledger.position[1]
         folder.destroy_key()
         self.close()
@@ -187,13 +187,3 @@ def _save_model(module: nn.Module, folder: RunFolder) -> None:
     save_model(module, str(beside))
     write_atomically(folder.model, beside.read_bytes())
     beside.unlink()
-
-
-def _note(progress: Progress, journal: TextIO) -> None:
-    """Keep about 200 lines of exact training facts in `private/`; a resumed run adds to them (some steps twice)."""
-    every = max(1, progress.steps // 200)
-    if progress.step % every and progress.step != progress.steps:
-        return
-    facts: dict[str, Any] = {name: getattr(progress, name) for name in ("step", "steps", "direction_norm", "charged")}
-    journal.write(json.dumps({**facts, "private": asdict(progress.private)}) + "\n")
-    journal.flush()

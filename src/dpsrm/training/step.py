@@ -23,6 +23,20 @@ from dpsrm.training.prepare import Prepared
 from dpsrm.training.summing import summer
 
 
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """The last noisy sum of a step: what was released, the noise in each number of it, and the clipped parts' names."""
+
+    value: Tensor = field(repr=False)
+    std: float
+    parts: tuple[str, ...]
+
+    def journal(self) -> dict[str, object]:
+        """The sizes of sum and noise; functions of what was released."""
+        noise = self.std * math.sqrt(self.value.numel())
+        return {"parts": self.parts, "release_norm": float(torch.linalg.vector_norm(self.value)), "noise_norm": noise}
+
+
 @dataclass(kw_only=True)
 class Progress:
     """What is known after an update; `private` is for the operator's eyes only.
@@ -33,6 +47,7 @@ class Progress:
         theta, direction: θ and v, functions of releases.
         spending: what is charged so far.
         metrics: what callbacks measured at this step, for callbacks after them.
+        heard: the noisy sum that the step was made of.
     """
 
     step: int
@@ -45,6 +60,7 @@ class Progress:
     epsilon_of_released: Callable[[], float] = field(repr=False, compare=False)
     metrics: dict[str, float] = field(default_factory=dict)
     stopped: bool = False
+    heard: Heard | None = field(default=None, repr=False, compare=False)
 
     @property
     def direction_norm(self) -> float:
@@ -112,6 +128,7 @@ class Step:
         )
         self.sums = summer(self.engine, p.objective, p.records, p.streams, steady=p.steady)
         self._private = Diagnostics()
+        self._heard: Heard | None = None
         self._exhausted = False
         if self.airlock.releases == 0:
             p.output.observe(0, p.walk.theta)
@@ -182,6 +199,7 @@ class Step:
             spending=self.book.spending,
             private=self._private,
             epsilon_of_released=lambda: self.airlock.epsilon,
+            heard=self._heard,
         )
 
     def result(self) -> Tensor:
@@ -214,8 +232,10 @@ class Step:
             else:
                 s = zcdp_multiplier(ask.rho)
                 value = self.airlock.release_zcdp(total, sampling=sampling, rho=ask.rho)
-            p.walk.tell(value, std=self.airlock.noise_std(total, sampling=sampling, noise_multiplier=s))
+            std = self.airlock.noise_std(total, sampling=sampling, noise_multiplier=s)
+            p.walk.tell(value, std=std)
             self._private = total.diagnostics
+            self._heard = Heard(value=value, std=std, parts=tuple(part.name for part in ask.query.parts))
         else:
             raise AssertionError(ask)
 

@@ -1,0 +1,108 @@
+"""What a report is made of: the published files of a run, read back without torch."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpsrm.accounting import Guarantee
+from dpsrm.core.errors import InputError, LedgerError
+from dpsrm.core.events import GaussianRelease, Spending
+from dpsrm.core.files import read_limited
+from dpsrm.runs.certificate import prove, proved_spending
+from dpsrm.runs.closing import Closing
+from dpsrm.runs.folder import RunFolder
+from dpsrm.runs.ledger import LedgerFacts, read_ledger
+from dpsrm.runs.toml import read_toml
+
+_LONGEST_HEADER = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """A run as its published files tell it.
+
+    Attributes:
+        proved: what the guarantee is the cost of: what was charged, or the whole plan, or the filter; None without one.
+        tensors: name and shape of every published parameter.
+    """
+
+    ledger: LedgerFacts
+    closing: Closing
+    guarantee: Guarantee | None
+    proved: Spending | None
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    tensors: Mapping[str, tuple[int, ...]]
+
+    @property
+    def promised(self) -> Guarantee | None:
+        """The guarantee, if it says anything."""
+        return self.guarantee if self.guarantee is not None and self.guarantee.holds else None
+
+    @property
+    def gaussians(self) -> list[tuple[GaussianRelease, int]]:
+        """The noisy sums that were charged, and how often each."""
+        charges = self.ledger.spending.charges
+        return [(each.event, each.count) for each in charges if isinstance(each.event, GaussianRelease)]
+
+    @property
+    def records(self) -> int | None:
+        """n, which the ledger publishes, if it does."""
+        return self.gaussians[0][0].sampling.population if self.gaussians else None
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section of config.toml, empty if there is none."""
+        found = self.config.get(name, {})
+        return found if isinstance(found, Mapping) else {}
+
+
+def read_facts(folder: RunFolder, closing: Closing | None = None) -> RunFacts:
+    """Read a run folder; `closing` is the closing line that will follow, of a run that is about to end.
+
+    Edge cases: `LedgerError` for a run without a closing line.
+    """
+    ledger = read_ledger(folder.ledger)
+    closing = closing or ledger.closing
+    if closing is None:
+        raise LedgerError(f"{folder.path} is unfinished: there is nothing to report yet; dpsrm train --resume goes on")
+    return RunFacts(
+        ledger=ledger,
+        closing=closing,
+        guarantee=prove(ledger, closing),
+        proved=proved_spending(ledger, closing),
+        config=read_toml(folder.config),
+        environment=_json(folder.environment.read_bytes(), "environment.json"),
+        tensors=_tensors(folder),
+    )
+
+
+def _tensors(folder: RunFolder) -> dict[str, tuple[int, ...]]:
+    """Names and shapes from the head of a safetensors file: its length in 8 bytes, then JSON."""
+    try:
+        with folder.model.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            head = _json(file.read(min(length, _LONGEST_HEADER)), folder.model.name)
+        return {name: tuple(head[name]["shape"]) for name in sorted(head) if name != "__metadata__"}
+    except (OSError, struct.error, KeyError, TypeError) as error:
+        raise InputError(f"{folder.model} is no safetensors file ({type(error).__name__})") from error
+
+
+def _json(content: bytes, name: str) -> dict[str, Any]:
+    """A JSON object of the run's."""
+    try:
+        body = json.loads(content)
+    except ValueError as error:
+        raise InputError(f"{name} is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise InputError(f"{name} is no JSON object")
+    return body
+
+
+def read_private_json(folder: RunFolder, name: str) -> dict[str, Any]:
+    """A JSON file in `private/`, empty if it is not there."""
+    path = folder.private / name
+    return _json(read_limited(path, 2**24), name) if path.exists() else {}
