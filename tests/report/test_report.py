@@ -117,13 +117,13 @@ def test_the_statement_and_the_card_say_the_same(run):
 
 
 def test_the_pages_are_made_again_to_the_byte_and_are_bound(run, tmp_path):
-    assert differing(run) == []
+    assert differing(run) == ([], package.__version__)
     assert {name: (run.path / name).read_bytes() for name in SAID} == documents(read_facts(run))
     copy = RunFolder(shutil.copytree(run.path, tmp_path / "copy"))
     write_private_report(copy)
     assert verify(copy.path).ok
     copy.report.write_text(copy.report.read_text().replace("one visit", "one person"))
-    assert differing(copy) == ["report.html"]
+    assert differing(copy)[0] == ["report.html"]
     assert verify(copy.path).problems == ("report.html was changed: it is not the one the ledger was closed with",)
 
 
@@ -264,3 +264,17 @@ def test_a_chart_names_its_curves_and_keeps_them_apart():
 
 def test_items_are_plain_facts():
     assert Item("a", "b", "c").said
+
+
+def test_the_guides_statement_is_read(tmp_path):
+    """The section in docs/report.md, word by word."""
+    import tomllib
+
+    from dpsrm.training.config import settings_from
+    from packages import ROOT
+
+    (block,) = re.findall(r"\n\n((?:    .*\n)+)", (ROOT / "docs" / "report.md").read_text())
+    section = tomllib.loads("\n".join(line[4:] for line in block.splitlines()))
+    settings = settings_from({"private": False, **section})
+    assert settings.statement.license == "cc-by-4.0"
+    assert all(vars(settings.statement).values())

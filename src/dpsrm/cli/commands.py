@@ -20,12 +20,13 @@ from dpsrm.cli.plan import plan
 from dpsrm.cli.predict import predict
 from dpsrm.cli.pretrain import pretrain
 from dpsrm.cli.prove import prove
+from dpsrm.cli.report import report
 from dpsrm.cli.reproduce import reproduce
 from dpsrm.cli.train import train
 from dpsrm.cli.verify import verify
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (demo, train, predict, methods, plan, account, calibrate, verify, prove, pretrain, reproduce):
+for command in (demo, train, predict, report, methods, plan, account, calibrate, verify, prove, pretrain, reproduce):
     app.command()(command)
 app.add_typer(budget, name="budget")
 app.add_typer(bench, name="bench")

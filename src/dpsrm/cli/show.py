@@ -56,6 +56,11 @@ def save_figure(figure: Any, path: Path) -> None:
         raise InputError(f"cannot write the plot {path}: {error}; give a .png or .svg path") from error
 
 
+def next_step(words: str, command: str) -> None:
+    """What to do now, as a line on stderr that can be copied; --quiet leaves it out."""
+    err.print(f"Next: {words}\n  {command}", highlight=False, soft_wrap=True, markup=False)
+
+
 def show_head(head: str) -> None:
     """A run's last chain head, in one line: what to keep elsewhere for `dpsrm verify --expect`."""
     out.print(f"Chain head, to be written down elsewhere: {head}", highlight=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,13 +31,28 @@ def verify(
     """
     from dpsrm.runs import verify as verify_run
 
-    result = verify_run(run, expect=expect)
+    result = _with_pages(verify_run(run, expect=expect), run)
     if as_json:
         print_json(_facts(result))
     else:
         _show(result, expected=expect is not None)
     if not result.ok:
         raise typer.Exit(1)
+
+
+def _with_pages(result: Verification, run: Path) -> Verification:
+    """The same, and whether the pages say what this version makes of the ledger, if it was this version's run."""
+    import dpsrm
+    from dpsrm.report import differing
+    from dpsrm.runs import RunFolder
+
+    if not result.ok or result.facts is None:
+        return result
+    wrong, made_by = differing(RunFolder(run))
+    if made_by != dpsrm.__version__:
+        return result
+    words = tuple(f"{name} does not say what the ledger proves" for name in wrong)
+    return replace(result, problems=(*result.problems, *words))
 
 
 def _facts(result: Verification) -> dict[str, Any]:

@@ -54,6 +54,12 @@ class RunFacts:
         """n, which the ledger publishes, if it does."""
         return self.gaussians[0][0].sampling.population if self.gaussians else None
 
+    @property
+    def made_by(self) -> str:
+        """The version of dpsrm that ran."""
+        packages = self.environment.get("packages", {})
+        return str(packages.get("dpsrm", "?")) if isinstance(packages, Mapping) else "?"
+
     def section(self, name: str) -> Mapping[str, Any]:
         """A section of config.toml, empty if there is none."""
         found = self.config.get(name, {})

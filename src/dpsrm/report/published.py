@@ -116,8 +116,6 @@ def _over_run(facts: RunFacts) -> Markup:
 def _check(facts: RunFacts) -> Markup:
     """How to check all this."""
     lines, head = facts.ledger.charged
-    packages = facts.environment.get("packages", {})
-    version = packages.get("dpsrm", "?") if isinstance(packages, dict) else "?"
     command = "dpsrm verify RUN --expect HEAD"
     words = (
         "Every charge stands in ledger.jsonl, a chain of hashes, written before what it pays for was released. The "
@@ -127,7 +125,7 @@ def _check(facts: RunFacts) -> Markup:
     chain = items(
         [
             (f"Chain after {lines} lines", tag("code", head)),
-            ("Made with", f"dpsrm {version}; all versions in environment.json"),
+            ("Made with", f"dpsrm {facts.made_by}; all versions in environment.json"),
         ]
     )
     return section("Check it", tag("p", words), tag("pre", command), chain, name="check")

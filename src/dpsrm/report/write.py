@@ -36,7 +36,8 @@ def write_private_report(folder: RunFolder) -> None:
     write_atomically(folder.private_report, text.encode(), mode=0o600)
 
 
-def differing(folder: RunFolder) -> list[str]:
-    """The published pages that are not what this version of dpsrm makes of the ledger, config and environment."""
-    made = documents(read_facts(folder))
-    return [name for name, content in made.items() if (folder.path / name).read_bytes() != content]
+def differing(folder: RunFolder) -> tuple[list[str], str]:
+    """The published pages that are not what this version of dpsrm makes of the same facts; which version made them."""
+    facts = read_facts(folder)
+    wrong = [name for name, content in documents(facts).items() if (folder.path / name).read_bytes() != content]
+    return wrong, facts.made_by
