@@ -18,6 +18,7 @@ from dpsrm.experiments.images import Images
 from dpsrm.experiments.networks import cnn4, cnn5, cnn6_head, cnn6_trunk, seeded
 from dpsrm.experiments.pretraining import CIFAR_PIXELS, Pretraining, features, trunk
 from dpsrm.experiments.problems import ABOUT, load_problem, prepare_problem
+from dpsrm.experiments.ratios import ratio
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.reproduction import Reproduction, Wanted
 from dpsrm.experiments.runner import Lab, run_recipe
@@ -217,6 +218,23 @@ def test_tuning_one_row_keeps_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduction, "tune", lambda *args, **kwargs: [again])
     work.tune(Wanted(epsilons=(4.0,), models=("CNN6 tanh",), methods=("DP-SGD",)))
     assert work.tuned() == [*shipped[1:], again]
+
+
+def test_how_soon_a_method_is_as_good_as_dp_sgd():
+    """By hand: DP-SGD ends at 0.2 after 100 steps of 1 s; the other is there half-way, or never."""
+    rival = [{"curve": [[0.5, 0.4, 1.0], [1.0, end, 1.0]], "steps": 100, "seconds": 100.0} for end in (0.1, 0.3)]
+    fast = [{"curve": [[0.5, 0.3, 1.0], [1.0, 0.1, 1.0]], "steps": 40, "seconds": 80.0}] * 2
+    never = [{"curve": [[0.5, 0.3, 1.0], [1.0, 0.25, 1.0]], "steps": 40, "seconds": 80.0}]
+    at_once = [{"curve": [[0.5, 0.1, 1.0], [1.0, 0.3, 1.0]], "steps": 40, "seconds": 80.0}]
+    assert ratio(fast, rival, "steps").mean == pytest.approx(0.75 * 40 / 100)
+    assert ratio(fast, rival, "seconds").mean == pytest.approx(0.75 * 80 / 100)
+    assert ratio([*fast, *never], rival, "steps").reached == 2
+    assert str(ratio([*fast, *never], rival, "steps")) == "0.30 ± 0.00 (2 of 3)"
+    assert str(ratio(never, rival, "steps")) == "not reached"
+    assert str(ratio(at_once, rival, "steps")) == "0.20"
+    assert ratio([{"steps": 3}], rival, "steps") is None
+    lost = [{"curve": [[0.5, None, None], [1.0, 0.1, 1.0]], "steps": 100, "seconds": 1.0}]
+    assert ratio(lost, rival, "steps").mean == pytest.approx(1.0)
 
 
 def test_rows_from_results_are_json(dpsrm, tmp_path):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from scipy import stats
 
 from dpsrm.experiments.paper import PAPER, PaperRow
 from dpsrm.experiments.problems import ABOUT
+from dpsrm.experiments.ratios import RIVAL, Ratio, ratio
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.runner import Lab
 
@@ -24,7 +25,8 @@ MEASURES = ("test_objective", "test_log_loss", "test_error", "train_objective", 
 class TableRow:
     """One row: a recipe's means over its trials; `ci` are half-widths of 95 % intervals.
 
-    `criterion` names the measure that decides. What was not measured is None.
+    `criterion` names the measure that decides. What was not measured is None. The last two, of images: the cost until
+    DP-SGD's final error is reached, as a share of DP-SGD's.
     """
 
     method: str
@@ -48,6 +50,8 @@ class TableRow:
     noise_multiplier: float
     paper: PaperRow | None
     ci: dict[str, float]
+    iterations_to_rival: Ratio | None = None
+    time_to_rival: Ratio | None = None
 
     @property
     def value(self) -> float:
@@ -69,8 +73,10 @@ class TableRow:
 
 def rows(lab: Lab, problem: str, recipes: Sequence[Recipe], charged: Charged) -> list[TableRow]:
     """A row for each recipe that has trials, by model, non-private first, then by ε, sampling and criterion."""
-    tried = ((recipe, lab.read(problem, recipe)) for recipe in recipes)
-    found = [_row(trials, problem, recipe, charged) for recipe, trials in tried if trials]
+    tried = [(recipe, trials) for recipe in recipes if (trials := lab.read(problem, recipe))]
+    found = [_row(trials, problem, recipe, charged) for recipe, trials in tried]
+    if ABOUT[problem].images:
+        found = [_raced(row, trials, _rival(recipe, tried)) for row, (recipe, trials) in zip(found, tried, strict=True)]
     return sorted(found, key=lambda r: (r.model, r.epsilon or 0.0, r.sampling != "wor", r.value))
 
 
@@ -97,8 +103,22 @@ def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged
         noise_multiplier=float(np.mean([trial["noise_multiplier"] for trial in trials])),
         paper=paper.get((recipe.label.split(",")[0], recipe.epsilon)),
         ci={name: _half_width(each) for name, each in values.items()},
-        **{name: float(np.mean(each)) for name, each in values.items()},
+        **cast(Any, {name: float(np.mean(each)) for name, each in values.items()}),
     )
+
+
+def _rival(recipe: Recipe, tried: Sequence[tuple[Recipe, Sequence[dict[str, Any]]]]) -> Sequence[dict[str, Any]]:
+    """The trials of DP-SGD under the same conditions, or none."""
+    same = (RIVAL, recipe.model, recipe.epsilon, recipe.sampling)
+    return next((trials for r, trials in tried if (r.label, r.model, r.epsilon, r.sampling) == same), [])
+
+
+def _raced(row: TableRow, trials: Sequence[dict[str, Any]], rival: Sequence[dict[str, Any]]) -> TableRow:
+    """The row with how soon it was as good as DP-SGD."""
+    if not rival or row.epsilon is None or row.method == RIVAL:
+        return row
+    steps, seconds = (ratio(trials, rival, cost) for cost in ("steps", "seconds"))
+    return replace(row, iterations_to_rival=steps, time_to_rival=seconds)
 
 
 def _half_width(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
@@ -126,6 +146,11 @@ def _paper(row: TableRow, name: str, *, factor: float = 1.0) -> str:
     """A number of the paper's, or nothing."""
     value = None if row.paper is None else getattr(row.paper, name)
     return "" if value is None else f"{factor * value:.4g}"
+
+
+def _text(found: Ratio | None) -> str:
+    """A ratio, or nothing."""
+    return "" if found is None else str(found)
 
 
 _BUDGET = Column(
@@ -165,6 +190,8 @@ _IMAGES = (
     Column("passes", lambda r: f"{r.passes:.1f}"),
     Column("iterations", lambda r: "" if r.steps is None else f"{r.steps:.0f}"),
     Column("paper", lambda r: _paper(r, "steps")),
+    Column("iterations to DP-SGD's error ÷ its", lambda r: _text(r.iterations_to_rival)),
+    Column("time to it ÷ its", lambda r: _text(r.time_to_rival)),
     Column("gradients", lambda r: f"{r.gradients:.3g}"),
     Column("CPU s", lambda r: f"{r.seconds:.1f}", brief=True),
     Column("paper (GPU s)", lambda r: _paper(r, "seconds")),
