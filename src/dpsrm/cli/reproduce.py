@@ -94,7 +94,7 @@ def _known(asked: Sequence[_Kind] | None, known: Sequence[_Kind], name: str) -> 
 
 def _table(problem: str, found: Sequence[TableRow]) -> Table:
     """The rows in the columns that fit into a terminal."""
-    from dpsrm.experiments.tables import cells, columns
+    from dpsrm.experiments.columns import cells, columns
 
     shown = [column for column in columns(problem) if column.brief]
     heads = [Column(column.head, no_wrap=column.head not in ("method", "model")) for column in shown]

@@ -10,7 +10,8 @@ from pathlib import Path
 from dpsrm.core.extras import need_extra
 from dpsrm.experiments.comparison import compare, leaders
 from dpsrm.experiments.problems import ABOUT
-from dpsrm.experiments.tables import TableRow, cells, columns
+from dpsrm.experiments.columns import cells, columns
+from dpsrm.experiments.tables import TableRow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from dpsrm.experiments.recipes import Recipe, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import Lab, missing, run_jobs
 from dpsrm.experiments.spaces import SPACES, Space
-from dpsrm.experiments.tables import TableRow, markdown, rows
+from dpsrm.experiments.columns import markdown
+from dpsrm.experiments.tables import TableRow, rows
 from dpsrm.experiments.tuning import LONG, SHORT, Tuned, read_tuned, tune, write_tuned
 
 
