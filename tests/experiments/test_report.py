@@ -5,11 +5,12 @@ from html.parser import HTMLParser
 
 import pytest
 
+from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.comparison import compare, leaders
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import Lab, run_recipe
-from dpsrm.experiments.tables import markdown, rows
+from dpsrm.experiments.tables import rows
 from toy import RECIPE, toy_problem
 
 OURS = replace(RECIPE, epsilon=0.5, label="DP-SRM relative")

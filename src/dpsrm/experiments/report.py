@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsrm.core.extras import need_extra
+from dpsrm.experiments.columns import cells, columns
 from dpsrm.experiments.comparison import compare, leaders
 from dpsrm.experiments.problems import ABOUT
-from dpsrm.experiments.columns import cells, columns
 from dpsrm.experiments.tables import TableRow
 
 

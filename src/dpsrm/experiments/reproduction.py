@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dpsrm.core.errors import need
 from dpsrm.core.tracking import Track, silent
+from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.problems import ABOUT, About, prepare_problem
@@ -15,7 +16,6 @@ from dpsrm.experiments.recipes import Recipe, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import Lab, missing, run_jobs
 from dpsrm.experiments.spaces import SPACES, Space
-from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.tables import TableRow, rows
 from dpsrm.experiments.tuning import LONG, SHORT, Tuned, read_tuned, tune, write_tuned
 
