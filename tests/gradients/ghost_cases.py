@@ -138,13 +138,13 @@ def cases():
             False,
         ),
         "flattened": (Wrapped(lambda m, x: m.w(x.reshape(-1, 4)).view(len(x), -1), w=nn.Linear(4, 3)), (5, 4), False),
-        "fallback": (seq(nn.Linear(4, 6), nn.PReLU(3), nn.Flatten(), nn.Linear(18, 2)), (3, 4), False),
-        "fallback-convt": (
+        "prelu": (seq(nn.Linear(4, 6), nn.PReLU(3), nn.Flatten(), nn.Linear(18, 2)), (3, 4), False),
+        "conv-transpose": (
             seq(nn.Conv2d(2, 3, 2), nn.Tanh(), nn.ConvTranspose2d(3, 2, 2), nn.Flatten()),
             (2, 4, 4),
             False,
         ),
-        "whole-fallback": (
+        "derived": (
             Wrapped(lambda m, x: m.w(x) ** 2 * m.p.exp(), w=nn.Linear(4, 3), p=parameter(3)),
             (4,),
             False,

@@ -1,7 +1,6 @@
 """The ghost engine leaves the module as it was, refuses what it must, and survives extreme records."""
 
 import copy
-import logging
 import math
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from dpsrm.gradients.ghost.assemble import blocks
 from dpsrm.gradients.ghost.blocks import LookupBlock, RowsBlock
 from dpsrm.gradients.ghost.mixture import Mixture, combination
 from dpsrm.gradients.ghost.products import OuterBlock
-from dpsrm.gradients.ghost.recorder import record
+from dpsrm.gradients.ghost.recording import record
 from dpsrm.gradients.ghost.rules import rule
 from gradients.ghost_cases import Wrapped, losses, oracle, problem, query_of, relative_error, twin
 
@@ -36,7 +35,7 @@ def state(module):
     return hooks, facts
 
 
-@pytest.mark.parametrize("name", ["encoder", "fallback", "instance-norm", "tied", "lstm", "frozen-trunk"])
+@pytest.mark.parametrize("name", ["encoder", "prelu", "instance-norm", "tied", "lstm", "frozen-trunk"])
 @pytest.mark.parametrize("training", [True, False])
 def test_leaves_the_module_as_it_was(name, training):
     objective, _, inputs, targets = problem(name, 3)
@@ -123,9 +122,7 @@ def test_a_last_layer_that_starts_at_zero_hides_nothing(order):
     assert relative_error(engine(query, (inputs, targets)).secret, slow.secret) <= 1e-5
 
 
-@pytest.mark.parametrize(
-    "name", ["linear-leading", "conv2d", "conv2d-gram", "embedding", "encoder", "tied", "fallback"]
-)
+@pytest.mark.parametrize("name", ["linear-leading", "conv2d", "conv2d-gram", "embedding", "encoder", "tied", "prelu"])
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_a_record_that_is_not_finite_contributes_nothing(name, poison):
     objective, exact, inputs, targets = problem(name, 5)
@@ -193,17 +190,6 @@ def test_the_cheaper_form_is_chosen_by_the_shapes():
     assert forms("conv2d-gram")["2.weight"] is OuterBlock
     assert forms("embedding")["0.weight"] is LookupBlock
     assert set(forms("frozen-trunk")) == {"2.weight", "2.bias"}
-
-
-def test_says_once_what_is_left_to_torch_func(caplog):
-    objective, _, inputs, targets = problem("fallback", 3)
-    run = GhostEngine(objective)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            run(query_of(objective, "one"), (inputs, targets))
-    assert [record.message for record in caplog.records] == [
-        "torch.func computes a part of the module, more slowly, because no rule fits: 1 (PReLU)"
-    ]
 
 
 def test_norms_by_gram_matrices_that_cancel_are_taken_again():

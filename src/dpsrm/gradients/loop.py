@@ -75,5 +75,5 @@ class LoopEngine:
         leaf_P = point_P.detach().clone().requires_grad_()
         with self.objective.explained(point_P, as_batch(one)):
             loss = self.objective.alone(leaf_P, one)
-        (g_P,) = torch.autograd.grad(loss, leaf_P)
+            (g_P,) = torch.autograd.grad(loss, leaf_P)
         return g_P.double(), float(loss.detach())

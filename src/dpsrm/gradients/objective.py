@@ -154,17 +154,17 @@ class Objective:
             words = " ".join(str(error).split())[:300]
             if self.way is Way.VMAP and examples(batch) and self._runs(vector_P, batch):
                 rule = "module and loss cannot be run on each example alone by vmap"
-                raise IsolationError(f"{rule}: {words}{_WAYS_OUT}") from error
+                raise IsolationError(f"{rule}: {words}{_hint(words)}{_WAYS_OUT}") from error
             shapes = ", ".join(f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in leaves(batch))
             raise InputError(f"the module and loss must take the records ({shapes}): {words}") from error
         finally:
             guard.remove()
 
-    @torch.no_grad()
+    @torch.enable_grad()
     def _runs(self, vector_P: Tensor, batch: Batch) -> bool:
-        """Whether an example runs by an ordinary call."""
+        """Whether an example runs by an ordinary call; with gradients, because the module may ask for some inside."""
         try:
-            self.alone(vector_P, example(batch, 0))
+            self.alone(vector_P.detach().requires_grad_(), example(batch, 0))
         except Exception:
             return False
         return True
@@ -210,6 +210,20 @@ class Objective:
                 "an example's loss changed after another example was seen: module or loss remember examples outside "
                 "of themselves (a global, a closure); keep such state out of what is trained privately"
             )
+
+
+_HINTS = {
+    "saved tensor hooks": "switch activation checkpointing off: batches are run in pieces, so that memory stays small",
+    "setup_context": "switch activation checkpointing off, or give your autograd.Function a setup_context",
+    "dynamic shape": "run all experts on every example, with a gate of zero for those that are not chosen",
+    "control flow": "torch.where instead of a branch; a mask instead of packed sequences",
+}
+"""What helps, by a word of torch's error."""
+
+
+def _hint(words: str) -> str:
+    """What helps against an error of torch; empty if we do not know."""
+    return next((f" ({hint})" for word, hint in _HINTS.items() if word in words), "")
 
 
 _WAYS_OUT = (

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dpsrm.core.errors import need
 from dpsrm.core.tree import leaves, refilled
 from dpsrm.gradients.batch import Batch, as_batch, examples
+from dpsrm.gradients.rewrites import Rewriting
 
 PerExampleLoss = Callable[..., Tensor]
 """(outputs, targets) → one loss per example, shape (B,); or, as `ModelLosses`, (model, batch) → the same."""
@@ -109,9 +110,10 @@ class Pass:
 def each_alone(function: Callable[[Batch], Any], batch: Batch, *, steady: bool = True) -> Any:
     """`function` of one example, for all examples of a batch at once.
 
-    Attention is computed from products and a softmax, because torch's fused kernels know nothing of vmap.
+    Attention is computed from products and a softmax, and recurrent layers step by step, because torch's fused kernels
+    know nothing of vmap.
     """
-    with sdpa_kernel(SDPBackend.MATH):
+    with sdpa_kernel(SDPBackend.MATH), Rewriting():
         return for_each(function, batch, steady=steady)
 
 

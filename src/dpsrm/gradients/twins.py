@@ -47,6 +47,8 @@ class _Sketch:
                 empty[name] = type(value)
             else:
                 copied[name] = value
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            shared["sparse"] = False  # where a gradient is taken of one vector of all parameters, it is dense
         return cls(type(module), shared, empty, registered, copied)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from dpsrm.gradients.ghost.blocks import Block, LookupBlock, RowsBlock
+from dpsrm.gradients.ghost.calls import Call
 from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.products import OuterBlock
-from dpsrm.gradients.ghost.recorder import AnyCall, Call, Recording
-from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, Windows, window_rows
+from dpsrm.gradients.ghost.recorder import AnyCall
+from dpsrm.gradients.ghost.recording import Recording
+from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, Windows, added, window_rows
 
 _PASSES = 36
 """What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
@@ -19,13 +20,10 @@ _PASSES = 36
 
 def blocks(recordings: Sequence[Recording], mixture: Mixture, *, steady: bool = True) -> dict[str, Block]:
     """The blocks of all parameters that were used, from recordings that agree; `steady` as in `Tally`."""
-    uses: list[dict[str, list[Term]]] = []
-    for recording in recordings:
-        uses.append({})
+    for recording in recordings[1:]:
         for call, first in zip(recording.calls, recordings[0].calls, strict=True):
             _share(call, first)
-            for name, term in call.terms().items():
-                uses[-1].setdefault(name, []).append(term)
+    uses = [recording.terms() for recording in recordings]
     return {name: _block([point[name] for point in uses], mixture, steady=steady) for name in uses[0]}
 
 
@@ -37,7 +35,7 @@ def agree(recordings: Sequence[Recording]) -> bool:
 
 def _share(call: AnyCall, first: AnyCall) -> None:
     """Let a call that does not depend on the parameters use the first point's input, if it is equal."""
-    if call is first or not (isinstance(call, Call) and isinstance(first, Call)) or not call.rooted:
+    if not (isinstance(call, Call) and isinstance(first, Call)) or not call.rooted:
         return
     if call.x is not None and first.x is not None and call.x is not first.x and torch.equal(call.x, first.x):
         call.x, call.version = first.x, first.version
@@ -55,7 +53,7 @@ def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block
     windows = [t for t in merged if isinstance(t, Windows)]
     if len(windows) == len(merged):
         return RowsBlock(window_rows(windows, mixture.atoms), windows[0].order, steady=steady)
-    return RowsBlock.of([_added(terms) for terms in points], mixture.atoms, steady=steady)
+    return RowsBlock.of([added(terms) for terms in points], mixture.atoms, steady=steady)
 
 
 def _merged(terms: list[Term]) -> Term | None:
@@ -76,14 +74,6 @@ def _same_words(points: Sequence[Term | None]) -> bool:
     """Whether every point looked up the same words."""
     ids = [term.ids_BT for term in points if isinstance(term, Lookup)]
     return all(torch.equal(other, ids[0]) for other in ids)
-
-
-def _added(terms: list[Term]) -> Tensor:
-    """The rows of a shared parameter: the sum over its uses, before any norm."""
-    rows_BP = terms[0].rows()
-    for term in terms[1:]:
-        rows_BP = rows_BP + term.rows()
-    return rows_BP
 
 
 def _factored(term: Term | None, points: int) -> bool:

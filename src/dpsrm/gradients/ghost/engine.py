@@ -24,7 +24,7 @@ from dpsrm.gradients.ghost.blocks import Block, Measure
 from dpsrm.gradients.ghost.lengths import Length, lengths, measure_parts
 from dpsrm.gradients.ghost.look import Look, look, need_rules
 from dpsrm.gradients.ghost.mixture import Mixture
-from dpsrm.gradients.ghost.recorder import Recording, record
+from dpsrm.gradients.ghost.recording import Recording, record
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless, probes
 from dpsrm.gradients.query import Query
@@ -98,7 +98,7 @@ class GhostEngine:
     def _add_group(self, tally: Tally, batch: Batch, draws: Draws) -> None:
         """Add examples of one shape, in pieces that fit."""
         seen, count = self._look(tally.query, batch), examples(batch)
-        if seen.modules is None:
+        if seen.reason:
             self._add_rows(tally, batch, draws)
             return
         each = self.max_physical_batch or _automatic(seen.numbers, count)
@@ -106,7 +106,7 @@ class GhostEngine:
         for start in range(0, count, each):
             draws.rewind()
             piece = rows(batch, slice(start, start + each))
-            if not self._add(tally, piece if tally.steady else padded(piece, each), seen.modules, examples(piece)):
+            if not self._add(tally, piece if tally.steady else padded(piece, each), examples(piece)):
                 self._add_rows(tally, piece, draws)
 
     def _add_rows(self, tally: Tally, batch: Batch, draws: Draws) -> None:
@@ -126,15 +126,15 @@ class GhostEngine:
             size = self.max_physical_batch or piece_size(_most(seen.numbers), self._expected)
             tried = probes(query.points, example(batch, 0)) if size > 1 else ()
             asked = ((replace(query, points=points), copies(one, size)) for points, one in tried)
-            free = all(self._placeless(each, equal, seen.modules or ()) for each, equal in asked)
+            free = all(self._placeless(each, equal) for each, equal in asked)
             self._sizes[shapes(batch)] = size if free else 1
             if not free:
                 self._notice(ONE_BY_ONE)
         return self._sizes[shapes(batch)]
 
-    def _placeless(self, query: Query, equal: Batch, modules: Sequence[str]) -> bool:
+    def _placeless(self, query: Query, equal: Batch) -> bool:
         """Whether equal examples are computed to equal bits."""
-        recordings = self._recordings(query, equal, modules, steady=False)
+        recordings = self._recordings(query, equal, steady=False)
         if not agree(recordings):
             return True  # not added from recordings
         tensors = [tensor for recording in recordings for tensor in recording.tensors]
@@ -149,15 +149,14 @@ class GhostEngine:
         if found is None:
             found = look(self.objective, query.points[0], as_batch(example(batch, 0)))
             if found.reason and not any(other.reason for other in self._looks.values()):
-                what = "the whole module" if found.modules is None else "a part of the module"
-                self._notice(f"torch.func computes {what}, more slowly, because no rule fits: {found.reason}")
+                self._notice(f"torch.func computes every gradient, more slowly, because of {found.reason}")
             self._looks[shapes(batch)] = found
         return found
 
-    def _add(self, tally: Tally, batch: Batch, modules: Sequence[str], real: int) -> bool:
+    def _add(self, tally: Tally, batch: Batch, real: int) -> bool:
         """Add one piece of the batch, of whose examples the first `real` count; False if that cannot be done here."""
         query = tally.query
-        recordings = self._recordings(query, batch, modules, steady=tally.steady)
+        recordings = self._recordings(query, batch, steady=tally.steady)
         if not agree(recordings):
             need_rules(self.objective, sorted({name for recording in recordings for name in recording.leaks}))
             return False
@@ -186,13 +185,13 @@ class GhostEngine:
                 additions = max(additions, block.add(weights, total.view(-1), loose_B=loose_B))
         tally.additions += additions
 
-    def _recordings(self, query: Query, batch: Batch, modules: Sequence[str], *, steady: bool) -> list[Recording]:
+    def _recordings(self, query: Query, batch: Batch, *, steady: bool) -> list[Recording]:
         """One pass per point, all with the same random numbers."""
         state = torch.get_rng_state()
         recordings = []
         for point_P in query.points:
             torch.set_rng_state(state)
-            recordings.append(record(self.objective, point_P, batch, modules=modules, steady=steady))
+            recordings.append(record(self.objective, point_P, batch, steady=steady))
         return recordings
 
     def _compare(self, query: Query, batch: Batch, losses: Sequence[Tensor], measures: Sequence[Measure]) -> None:

@@ -73,7 +73,7 @@ def max_pool(
     steps = kernel if stride is None else _pair(stride)
     settings = (kernel, steps, _pair(padding), _pair(dilation), ceil_mode)
     pooling = _Pooling(settings)
-    pooled = show(pooling, x)
+    pooled = show(pooling, example, x)
     return pooled if pooling.done else NotImplemented
 
 

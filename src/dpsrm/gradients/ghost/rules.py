@@ -7,7 +7,7 @@ A rule has the signature of its function behind the output gradient `g`, and ret
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,29 +24,51 @@ RuleFunction = Callable[..., Terms]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, its arguments' names, and whether its function takes any number of dimensions in front."""
+    """A rule, its arguments' names, and what it is for.
+
+    `leading`: its function takes any number of dimensions in front; `instead` is the function that does, if another.
+    `fits` refuses calls that the rule does not know, by their arguments.
+    """
 
     terms: RuleFunction
     signature: inspect.Signature
     leading: bool
+    instead: Callable[..., Tensor] | None
+    fits: Callable[[dict[str, Any]], bool]
 
-    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The call's arguments by name."""
-        renamed = {"x" if name == "input" else name: value for name, value in kwargs.items()}
-        bound = self.signature.bind(None, *args, **renamed)
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """The call's arguments by name; None if the rule knows no such call."""
+        renamed = {_NAMES.get(name, name): value for name, value in kwargs.items()}
+        try:
+            bound = self.signature.bind(None, *args, **renamed)
+        except TypeError:
+            return None
         bound.apply_defaults()
         del bound.arguments["g"]
-        return bound.arguments
+        return bound.arguments if self.fits(bound.arguments) else None
+
+    def data(self, names: Container[str]) -> str:
+        """Which argument depends on the example, if the parameters are those `names`."""
+        return "x" if "x" not in names else "other"
+
+
+_NAMES = {"input": "x", "mat1": "x", "mat2": "weight"}
 
 
 RULES: dict[Callable[..., Any], Rule] = {}
 """The rule of each function; `rule` adds to it."""
 
 
-def rule(*functions: Callable[..., Any], leading: bool = False) -> Callable[[RuleFunction], RuleFunction]:
+def rule(
+    *functions: Callable[..., Any],
+    leading: bool = False,
+    instead: Callable[..., Tensor] | None = None,
+    fits: Callable[[dict[str, Any]], bool] = lambda _: True,
+) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated function as the rule of `functions`.
 
     Args:
+        instead, fits: as in `Rule`.
         leading: the functions treat dimensions in front of those they work on one by one, so that the examples can be
             one more of them; they are then run once on the tensors of all examples, which is faster than under vmap.
             Only for functions of torch: nothing would keep another function from mixing examples.
@@ -55,7 +77,7 @@ def rule(*functions: Callable[..., Any], leading: bool = False) -> Callable[[Rul
     need(not (leading and foreign), "only torch's functions may be run on all examples at once", functions=foreign)
 
     def register(terms: RuleFunction) -> RuleFunction:
-        RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms), leading)))
+        RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms), leading, instead, fits)))
         return terms
 
     return register
@@ -71,6 +93,32 @@ def linear(g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     """y = x Wᵀ + b."""
     g_BTO = _positions(g)
     return {"weight": Outer(_positions(x), g_BTO), "bias": Rows(lambda: g_BTO.sum(1))}
+
+
+def _addmm(bias: Tensor, x: Tensor, weight: Tensor, **_: Any) -> Tensor:
+    """`torch.addmm` with any number of dimensions in front."""
+    return F.linear(x, weight.T, bias)
+
+
+def _plain_addmm(call: dict[str, Any]) -> bool:
+    """Whether the call is a linear map with a bias."""
+    return bool(call["beta"] == 1 and call["alpha"] == 1 and call["bias"].dim() == 1)
+
+
+@rule(torch.addmm, torch.Tensor.addmm, leading=True, instead=_addmm, fits=_plain_addmm)
+def addmm(g: Tensor, bias: Tensor, x: Tensor, weight: Tensor, *, beta: float = 1, alpha: float = 1) -> Terms:
+    """y = x W + b."""
+    g_BTO = _positions(g)
+    return {"weight": Outer(g_BTO, _positions(x)), "bias": Rows(lambda: g_BTO.sum(1))}
+
+
+_PRODUCTS = (torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__)
+
+
+@rule(*_PRODUCTS, leading=True, fits=lambda call: call["weight"].dim() == 2)
+def matmul(g: Tensor, x: Tensor, weight: Tensor) -> Terms:
+    """y = x W, the parameter on the right."""
+    return {"weight": Outer(_positions(g), _positions(x))}
 
 
 @rule(F.conv1d, F.conv2d, F.conv3d)
@@ -93,6 +141,23 @@ def convolution(
         kernel, strides, steps, around = (1, *kernel), (1, *strides), (1, *steps), ((0, 0), *around)
     windows = Windows(x, g, kernel, strides, around, steps, groups)
     return {"weight": windows, "bias": Rows(lambda: g.flatten(2).sum(2))}
+
+
+@rule(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+def transposed_convolution(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Terms:
+    """A convolution's way back: input and output change their parts."""
+    terms = convolution(x, g, weight, None, stride, padding, dilation, groups)
+    return {"weight": terms["weight"], "bias": Rows(lambda: _channels(g if g.dim() > weight.dim() else g.unsqueeze(1)))}
 
 
 def _one_image(x: Tensor, dims: int) -> Tensor:
@@ -212,6 +277,23 @@ def instance_norm(
         return _folded(lambda t: F.instance_norm(t, running_mean, running_var, use_input_stats=False, eps=eps), x)
 
     return _scale_and_shift(g, normalised, _channels)
+
+
+@rule(F.batch_norm, fits=lambda call: not call["training"])
+def fixed_batch_norm(
+    g: Tensor,
+    x: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Terms:
+    """Normalised by statistics that are fixed."""
+    normalised = _folded(lambda t: F.batch_norm(t, running_mean, running_var, eps=eps), x)
+    return _scale_and_shift(g, lambda: normalised, _channels)
 
 
 def _channels(t: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""Looking at a pass under vmap: a call's inputs and output for all examples, and the output's gradient on the way back.
+"""Looking at a pass under vmap: a call's inputs and output for all examples, and where the output's gradient will be.
 
 Inside vmap a tensor shows one example. A `torch.autograd.Function` with a vmap rule of its own is handed the tensors of
-all examples, and told in which dimension the examples lie: nothing is guessed.
+all examples, and told in which dimension the examples lie: nothing is guessed. Every question is asked together with a
+tensor that certainly depends on the example, so that another vmap inside of the module is not taken for this one.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 
 @dataclass
 class Tapped:
-    """Something whose output is tapped; `grad` is the sum of what came back, None until something does."""
+    """Something with a gradient: the place in the graph where it will come by, and, after the pass, the gradient."""
 
-    grad: Tensor | None
+    place: GradientEdge | None = None
+    grad: Tensor | None = None
 
 
 class Witness(Protocol):
@@ -29,58 +32,78 @@ class Witness(Protocol):
         ...
 
 
-class _Tap(torch.autograd.Function):
-    """The identity, in place, so that what follows may change the output in place as in an ordinary pass."""
+class NestedError(RuntimeError):
+    """The module differentiates or vectorises inside of its forward: what is recorded there would not be the whole."""
+
+
+class _Root(torch.autograd.Function):
+    """The identity, in place, of a tensor that depends on no parameter: `seed` makes it part of the graph."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, seed: Tensor, to: Tapped) -> Tensor:
-        """Remember who wants the gradient; `seed` makes the result part of the graph."""
-        ctx.to = to
+    def forward(ctx: Any, output: Tensor, seed: Tensor) -> Tensor:
+        """The tensor itself; what follows may change it in place as in an ordinary pass."""
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Show the gradient, and pass it on."""
-        ctx.to.grad = gradients[0]
-        return gradients[0], None, None
+        """Nobody asks for the seed's gradient."""
+        return gradients[0], None
 
 
 def tap(output: Tensor, seed: Tensor, to: Tapped) -> Tensor:
-    """`output`, whose gradient will be written to `to.grad`.
+    """`output`, whose gradient will be found at `to.place`.
 
-    A view is first taken for a tensor of its own: autograd would copy its gradient twice to keep track of the base.
+    A view is first taken for a tensor of its own: writing into a view later would take its place out of the graph.
     """
     if output._is_view():
         output = torch.ops.aten._unsafe_view(output, output.shape)
-    return cast(Tensor, _Tap.apply(output, seed, to))  # type: ignore[no-untyped-call]
+    if not output.requires_grad:
+        output = cast(Tensor, _Root.apply(output, seed))  # type: ignore[no-untyped-call]
+    to.place = get_gradient_edge(output)
+    return output
+
+
+@dataclass
+class _Question:
+    """Who wants to see the tensors, and what came of it."""
+
+    witness: Witness
+    seen: bool = False
+    differentiated: bool = False
 
 
 class _Show(torch.autograd.Function):
     """Hands a witness the tensors behind the examples."""
 
     @staticmethod
-    def forward(witness: Witness, output: Tensor, *inputs: Tensor) -> Tensor:
+    def forward(question: _Question, example: Tensor, output: Tensor, *inputs: Tensor) -> Tensor:
         """Nothing here depends on an example; the witness is not told."""
         return output.view_as(output)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to remember."""
+        """Remember that somebody between the module and vmap differentiates."""
+        inputs[0].differentiated = True
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """The identity's gradient."""
-        return None, gradients[0]
+        return None, None, gradients[0]
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, witness: Witness, output: Tensor, *inputs: Tensor) -> tuple[Tensor, int | None]:
+    def vmap(
+        info: Any, in_dims: Any, question: _Question, example: Tensor, output: Tensor, *inputs: Tensor
+    ) -> tuple[Tensor, int | None]:
         """Bring the examples to the front and ask the witness."""
-        _, at, *places = in_dims
+        _, home, at, *places = in_dims
+        if home is None:
+            raise NestedError("a module that calls torch.func.vmap inside")
         if at is None:
             return output, None
         shown = [None if d is None else _front(x, d) for x, d in zip(inputs, places, strict=True)]
-        return witness.saw(_front(output, at), shown), 0
+        question.seen = True
+        return question.witness.saw(_front(output, at), shown), 0
 
 
 class _Spread(torch.autograd.Function):
@@ -107,14 +130,45 @@ for _function in (_Show, _Spread):
     vars(_function)["forward"].__func__.__signature__ = inspect.signature(_function.forward)
 
 
-def show(witness: Witness, output: Tensor, *inputs: Tensor) -> Tensor:
-    """`output`, or what the witness puts in its place, after the witness saw all examples' output and inputs."""
-    return cast(Tensor, _Show.apply(witness, output, *inputs))  # type: ignore[no-untyped-call]
+def show(witness: Witness, example: Tensor, output: Tensor, *inputs: Tensor) -> Tensor:
+    """`output`, or what the witness puts in its place, after the witness saw all examples' output and inputs.
+
+    Args:
+        example: any tensor that depends on the example.
+    """
+    question = _Question(witness)
+    shown = cast(Tensor, _Show.apply(question, example, output, *inputs))  # type: ignore[no-untyped-call]
+    if question.seen and question.differentiated:
+        raise NestedError("a module that differentiates inside")
+    return shown
 
 
 def spread(x: Tensor, example: Tensor) -> Tensor:
-    """`x` as a tensor of its own for each example; `example` is any tensor that depends on the example."""
+    """`x` as a tensor of its own for each example."""
     return cast(Tensor, _Spread.apply(x, example))  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class _Places:
+    """Which tensors depend on the example; until told, all of them might."""
+
+    depend: tuple[bool, ...]
+
+    def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
+        """Remember it; `output` is the example itself."""
+        self.depend = tuple(x is not None for x in inputs)
+        return output
+
+
+def depend(example: Tensor, *tensors: Tensor) -> tuple[bool, ...]:
+    """Which of `tensors` are not the same for all examples.
+
+    vmap keeps what depends on an example in tensors with a dimension for the examples: a tensor without one is the same
+    for all of them, by construction.
+    """
+    places = _Places((True,) * len(tensors))
+    show(places, example, example, *(x.detach() for x in tensors))
+    return places.depend
 
 
 def _front(x: Tensor, at: int) -> Tensor:

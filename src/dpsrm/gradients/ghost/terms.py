@@ -141,10 +141,19 @@ class Rows:
 
     def rows(self) -> Tensor:
         """The per-example gradients, (B, P)."""
-        return self.compute().flatten(1)
+        rows_B = self.compute()
+        return rows_B.unsqueeze(1) if rows_B.dim() == 1 else rows_B.flatten(1)
 
 
 Term = Outer | Windows | Lookup | Rows
+
+
+def added(terms: Sequence[Term]) -> Tensor:
+    """The rows of a shared parameter: the sum over its uses, before any norm."""
+    rows_BP = terms[0].rows()
+    for term in terms[1:]:
+        rows_BP = rows_BP + term.rows()
+    return rows_BP
 
 
 def same(x: Tensor, y: Tensor) -> bool:

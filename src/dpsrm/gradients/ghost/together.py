@@ -55,7 +55,7 @@ def attention(
     if attn_mask is not None:
         tensors.append(attn_mask.expand(*query.shape[:-1], key.shape[-2]))
     first, *others = (spread(t, example) for t in tensors)
-    return show(_Attention(attn_mask is not None, settings), first, *others)
+    return show(_Attention(attn_mask is not None, settings), example, first, *others)
 
 
 TOGETHER: dict[Callable[..., Any], Callable[..., Any]] = {

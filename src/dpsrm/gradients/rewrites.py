@@ -1,4 +1,4 @@
-"""Layers that torch runs as one function, here run in pieces that have rules: attention, LSTM, GRU.
+"""Layers that torch runs as one function, here run in pieces that have rules: attention, and recurrent layers.
 
 Each has the signature of the function it stands for, or returns NotImplemented for what it does not know.
 """
@@ -6,12 +6,15 @@ Each has the signature of the function it stands for, or returns NotImplemented 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from dpsrm.gradients.recurrent import RECURRENT
 
 _ATTENTION = (
     *("query", "key", "value", "embed_dim", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v"),
@@ -76,64 +79,19 @@ def _additive(mask: Tensor, q: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, -math.inf)
 
 
-def _lstm_step(gates_x: Tensor, gates_h: Tensor, state: list[Tensor]) -> list[Tensor]:
-    """(h, c) after one step."""
-    i, f, g, o = (gates_x + gates_h).chunk(4, dim=-1)
-    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-    return [torch.sigmoid(o) * torch.tanh(c), c]
-
-
-def _gru_step(gates_x: Tensor, gates_h: Tensor, state: list[Tensor]) -> list[Tensor]:
-    """h after one step."""
-    (rx, zx, nx), (rh, zh, nh) = gates_x.chunk(3, dim=-1), gates_h.chunk(3, dim=-1)
-    z, n = torch.sigmoid(zx + zh), torch.tanh(nx + torch.sigmoid(rx + rh) * nh)
-    return [(1 - z) * n + z * state[0]]
-
-
-def _scan(x_BTI: Tensor, state: list[Tensor], weights: Sequence[Tensor], step: Any) -> tuple[Tensor, list[Tensor]]:
-    """One layer in one direction: the outputs (B, T, H) and the last state."""
-    w_ih, w_hh, *biases = weights
-    b_ih, b_hh = biases or (None, None)
-    gates_x = F.linear(x_BTI, w_ih, b_ih)
-    outputs = []
-    for t in range(x_BTI.shape[1]):
-        state = step(gates_x[:, t], F.linear(state[0], w_hh, b_hh), state)
-        outputs.append(state[0])
-    return torch.stack(outputs, dim=1), state
-
-
-def _recurrent(step: Any) -> Callable[..., Any]:
-    """The function that runs all layers and directions of a recurrent module."""
-
-    def run(x: Tensor, hx: Any, weights: Any, *settings: Any) -> Any:
-        if not isinstance(weights, (list, tuple)) or len(settings) != 6 or x.dim() != 3:
-            return NotImplemented
-        has_biases, layers, dropout, training, bidirectional, batch_first = settings
-        x = x if batch_first else x.transpose(0, 1)
-        initial = [hx] if isinstance(hx, Tensor) else list(hx)
-        ways, each = 2 if bidirectional else 1, 4 if has_biases else 2
-        if len(weights) != layers * ways * each or initial[0].shape[-1] != weights[1].shape[-1]:
-            return NotImplemented
-        last: list[list[Tensor]] = []
-        for layer in range(layers):
-            outputs = []
-            for way in range(ways):
-                at = layer * ways + way
-                seen = x.flip(1) if way else x
-                y, state = _scan(seen, [s[at] for s in initial], weights[at * each : (at + 1) * each], step)
-                outputs.append(y.flip(1) if way else y)
-                last.append(state)
-            x = torch.cat(outputs, dim=-1)
-            x = F.dropout(x, dropout) if training and dropout and layer < layers - 1 else x
-        final = [torch.stack(states) for states in zip(*last, strict=True)]
-        return (x if batch_first else x.transpose(0, 1), *final)
-
-    return run
-
-
 REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.multi_head_attention_forward: attention,
-    torch.lstm: _recurrent(_lstm_step),
-    torch.gru: _recurrent(_gru_step),
+    **RECURRENT,
 }
-"""What runs instead of a function while a pass is recorded."""
+"""What runs instead of a function."""
+
+
+class Rewriting(TorchFunctionMode):
+    """Runs the rewrites in the place of the functions they stand for, some of which vmap does not know."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Run `func`, or its rewrite."""
+        result = REWRITES[func](*args, **(kwargs or {})) if func in REWRITES else NotImplemented
+        return func(*args, **(kwargs or {})) if result is NotImplemented else result

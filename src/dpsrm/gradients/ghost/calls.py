@@ -1,0 +1,76 @@
+"""What a recorded pass keeps of one use of a parameter: enough to say, later, each example's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from dpsrm.core.errors import need
+from dpsrm.gradients.ghost.rules import Rule
+from dpsrm.gradients.ghost.tap import Tapped, tap
+from dpsrm.gradients.ghost.terms import Rows, Term
+
+Key = tuple[str, tuple[str, ...], int]
+"""Which call: its function's rule, the parameters it uses, and how many such calls came before."""
+
+_CHANGED = "a layer's input must not be changed in place later"
+
+
+@dataclass
+class Call(Tapped):
+    """A recorded call of a function that has a rule; `x` is its input for all examples, examples in front."""
+
+    key: Key = field(kw_only=True)
+    rule: Rule = field(kw_only=True)
+    arguments: dict[str, Any] = field(kw_only=True)
+    names: dict[str, str] = field(kw_only=True)
+    data: str = field(kw_only=True)
+    seed: Tensor = field(kw_only=True)
+    run: Callable[[Tensor], Tensor] | None = None
+    """What makes the output of the input, if the call sees the input only."""
+    x: Tensor | None = None
+    shape: tuple[int, ...] = ()
+    version: int = 0
+    rooted: bool = False
+
+    def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
+        """Remember the input, and tap the output (which is still to be made, if there is `run`)."""
+        (x,) = inputs if self.run is None else (output,)
+        if x is None:
+            return output
+        output = output if self.run is None else self.run(x)
+        self.x, self.version, self.rooted, self.shape = x.detach(), x._version, not x.requires_grad, output.shape
+        return tap(output, self.seed, self)
+
+    def terms(self) -> dict[str, Term]:
+        """One term per parameter."""
+        need(self.x is not None and self.x._version == self.version, _CHANGED, layer=self.key[1])
+        assert self.x is not None
+        grad = self.grad if self.grad is not None else self.x.new_zeros(self.shape)
+        terms = self.rule.terms(grad, **{**self.arguments, self.data: self.x})
+        return {name: terms[argument] for argument, name in self.names.items()}
+
+
+@dataclass
+class Copied(Tapped):
+    """A parameter of which every example had its own copy: the copies' gradients are the examples' gradients.
+
+    This serves every use for which there is no rule, all uses of one parameter together.
+    """
+
+    key: Key = field(kw_only=True)
+
+    def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
+        """Ask for the copies' gradients."""
+        output = output.detach().requires_grad_()
+        self.place = get_gradient_edge(output)
+        return output
+
+    def terms(self) -> dict[str, Term]:
+        """The gradients as they came."""
+        rows = self.grad
+        return {} if rows is None else {self.key[1][0]: Rows(lambda: rows)}

@@ -1,0 +1,91 @@
+"""One recorded forward and backward pass: what every use of a parameter says about each example's gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dpsrm.core.tree import leaves
+from dpsrm.gradients.batch import Batch, examples
+from dpsrm.gradients.ghost.calls import Call
+from dpsrm.gradients.ghost.derived import Derived
+from dpsrm.gradients.ghost.recorder import AnyCall, Recorder
+from dpsrm.gradients.ghost.terms import Term
+from dpsrm.gradients.objective import Objective, Way
+from dpsrm.gradients.passes import Pass, for_each
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one pass recorded: calls, losses, and the parameters that were used without being recorded."""
+
+    calls: tuple[AnyCall, ...]
+    losses_B: Tensor
+    leaks: tuple[str, ...]
+    derived: Derived = field(repr=False)
+
+    def terms(self) -> dict[str, list[Term]]:
+        """All terms of each parameter."""
+        found: dict[str, list[Term]] = {}
+        for call in self.calls:
+            for name, term in call.terms().items():
+                found.setdefault(name, []).append(term)
+        return self.derived.pulled(found)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of inputs and output gradients are kept per example."""
+        calls = [call for call in self.calls if isinstance(call, Call) and call.x is not None]
+        inputs = {call.x.data_ptr(): call.x.numel() for call in calls if call.x is not None}
+        gradients = sum(call.grad.numel() for call in self.calls if call.grad is not None)
+        return (sum(inputs.values()) + gradients) // max(1, len(self.losses_B))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Losses, and what the calls recorded, each with a row per example."""
+        inputs = [call.x for call in self.calls if isinstance(call, Call) and call.x is not None]
+        return [self.losses_B, *inputs, *(call.grad for call in self.calls if call.grad is not None)]
+
+
+def record(objective: Objective, point_P: Tensor, batch: Batch, *, steady: bool = True) -> Recording:
+    """One pass at `point_P` over a batch of one example or more, forward and backward through Σ losses.
+
+    Args:
+        steady: as in `for_each`.
+    """
+    with torch.enable_grad(), objective.explained(point_P, batch):
+        parameters = {name: p.detach().requires_grad_() for name, p in objective.parameters(point_P).items()}
+        recorder = Recorder(parameters, batch=examples(batch) if objective.way is Way.BATCH else None)
+        losses_B = _losses(objective.ready(), parameters, recorder, batch, steady=steady)
+        leaks = _backward(recorder, losses_B) if losses_B.requires_grad else ()
+    return Recording(tuple(recorder.calls), losses_B.detach(), leaks, recorder.derived)
+
+
+def _losses(run: Pass, parameters: dict[str, Tensor], recorder: Recorder, batch: Batch, *, steady: bool) -> Tensor:
+    """The losses of the recorded forward pass."""
+    if recorder.batch is not None:
+        with recorder:
+            return run.batch(parameters, batch)
+
+    def one(numbered: tuple[Batch, Tensor]) -> Tensor:
+        x, recorder.example = numbered
+        with recorder:
+            return run.one(parameters, x)
+
+    numbered = (batch, torch.zeros(examples(batch), device=leaves(batch)[0].device))
+    losses_B: Tensor = for_each(one, numbered, steady=steady)
+    return losses_B
+
+
+def _backward(recorder: Recorder, losses_B: Tensor) -> tuple[str, ...]:
+    """Give every call its output's gradient; the names of parameters that leak."""
+    tapped = [call for call in recorder.calls if call.place is not None]
+    parameters = recorder.derived.parameters
+    places = [*(call.place for call in tapped), *parameters.values()]
+    found = torch.autograd.grad(losses_B.sum(), places, allow_unused=True)  # type: ignore[arg-type]
+    for call, gradient in zip(tapped, found, strict=False):
+        call.place, call.grad = None, gradient
+    used = (name for name, g in zip(parameters, found[len(tapped) :], strict=True) if g is not None)
+    return (*used, *recorder.derived.changed)
