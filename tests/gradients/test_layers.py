@@ -12,6 +12,7 @@ from torch import nn
 from dpsrm.core.errors import IsolationError
 from dpsrm.core.events import Adjacency
 from dpsrm.gradients import FunctionalEngine, GhostEngine, LoopEngine, Objective, Query
+from dpsrm.gradients.ghost.recorder import Recorder
 from dpsrm.gradients.ghost.recording import record
 from dpsrm.gradients.ghost.tap import NestedError, depend, show
 from gradients.ghost_cases import Wrapped, losses, parameter, query_of, relative_error
@@ -128,6 +129,20 @@ def test_vmap_says_what_depends_on_an_example():
         return x
 
     torch.vmap(one, randomness="different")(torch.randn(3))
+
+
+def test_a_forged_derived_tensor_is_not_taken_for_one():
+    """Even if a tensor with examples in it were noted as made of parameters alone, it is asked for before it is used."""
+
+    def one(x):
+        recorder = Recorder({}, batch=None)
+        recorder.example, made = x, (x * 2, torch.ones(2, requires_grad=True) * 2)
+        for tensor in made:
+            recorder.names[id(tensor)] = recorder.derived.name(tensor, "forged")
+        assert [recorder._watched(tensor) for tensor in made] == [False, True]
+        return x
+
+    torch.vmap(one)(torch.ones(3))
 
 
 def test_another_vmap_inside_is_not_taken_for_the_examples():
