@@ -132,7 +132,7 @@ def test_vmap_says_what_depends_on_an_example():
 
 
 def test_a_forged_derived_tensor_is_not_taken_for_one():
-    """Even if a tensor with examples in it were noted as made of parameters alone, it is asked for before it is used."""
+    """Even if a tensor with examples in it were noted as made of parameters alone, it is asked for before its use."""
 
     def one(x):
         recorder = Recorder({}, batch=None)
