@@ -29,14 +29,7 @@ MODELS = {
     "unet": "U-Net with transposed convolutions",
     "vae": "variational autoencoder",
 }
-ROUTES = {
-    "gpt2": "fallback: some layers",
-    "mamba": "fallback: whole model",
-    "vit": "fallback: whole model",
-    "wrn-ws": "fallback: some layers",
-    "convnext": "fallback: some layers",
-    "unet": "fallback: some layers",
-}
+ROUTES: dict[str, str] = {}
 """What is not native today."""
 each = pytest.mark.parametrize("name", MODELS)
 
