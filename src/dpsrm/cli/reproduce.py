@@ -10,7 +10,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from dpsrm.cli.reproduce_theory import reproduce_accountants, reproduce_rates
+from dpsrm.cli.reproduce_theory import reproduce_accountants, reproduce_help, reproduce_rates
 from dpsrm.cli.show import out, print_json, track
 from dpsrm.core.errors import need
 from dpsrm.core.extras import need_extra
@@ -22,7 +22,9 @@ _Kind = TypeVar("_Kind", str, float)
 
 
 def reproduce(
-    problem: Annotated[str, typer.Argument(help="a9a, ijcnn1, mnist, cifar10-cnn5, cifar10-cnn6, rates, accountants.")],
+    problem: Annotated[
+        str, typer.Argument(help="a9a, ijcnn1, mnist, cifar10-cnn5, cifar10-cnn6, rates, accountants, does-it-help.")
+    ],
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
     results: Annotated[Path, typer.Option(help="Where results are kept, and found again.")] = Path("results"),
     trials: Annotated[int | None, typer.Option(help="Trials per row; by default 30, and 10 for rates.")] = None,
@@ -59,6 +61,9 @@ def reproduce(
         return
     if problem == "accountants":
         reproduce_accountants(results, run=run, docs=where, as_json=as_json)
+        return
+    if problem == "does-it-help":
+        reproduce_help(results, run=run, docs=where, as_json=as_json)
         return
     lab = Lab(data_folder(data_dir).resolve(), results)
     work = Reproduction(problem=problem, lab=lab, workers=workers, track=track)

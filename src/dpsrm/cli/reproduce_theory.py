@@ -1,7 +1,8 @@
-"""`dpsrm reproduce rates` and `dpsrm reproduce accountants`: the paper's theory, measured and computed."""
+"""`dpsrm reproduce rates`, `accountants` and `does-it-help`: the paper's theory and promise, measured and computed."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -54,3 +55,32 @@ def reproduce_accountants(results: Path, *, run: bool, docs: Path, as_json: bool
         print_json({"rows": rows})
         return
     out.print(f"Table and figure: {docs / 'accountants-table.md'}, {docs / 'images' / 'accountants.png'}")
+
+
+def reproduce_help(results: Path, *, run: bool, docs: Path, as_json: bool) -> None:
+    """Compute the noise that is missing; draw where it goes, and what the finished tables say of DP-SRM's gain."""
+    from dpsrm.experiments.momentum import BATCHES, draw_gains, draw_noise, gains, noise_row, read_noise
+    from dpsrm.experiments.problems import ABOUT
+    from dpsrm.experiments.reproduction import Reproduction
+    from dpsrm.experiments.runner import Lab
+
+    path, lab = results / "does-it-help.jsonl", Lab(results, results)
+    rows = read_noise(path)
+    missing = [batch for batch in BATCHES if batch not in {row.batch for row in rows}] if run else []
+    rows += [noise_row(batch) for batch in track(missing, len(missing), "noise")]
+    need(len(rows) > 0, "there are no results yet", results=str(results), remedy="run without --from-results")
+    rows.sort(key=lambda row: row.batch)
+    results.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
+    draw_noise(rows, docs / "images" / "help-noise")
+    works = {name: Reproduction(problem=name, lab=lab) for name in ABOUT if lab.knows(name)}
+    tables = {name: work.rows(work.recipes()) for name, work in works.items()}
+    draw_gains(tables, docs / "images" / "help-gains")
+    if as_json:
+        cells = {name: gains(found) for name, found in tables.items()}
+        print_json({"noise": [asdict(row) for row in rows], "gains": cells})
+        return
+    for row in rows:
+        told = f"WOR {row.wor:.3f}, Poisson {row.poisson:.3f}"
+        out.print(f"batch {row.batch}: noise multiplier {told}", highlight=False)
+    out.print(f"Figures: {docs / 'images' / 'help-noise.png'}, {docs / 'images' / 'help-gains.png'}")

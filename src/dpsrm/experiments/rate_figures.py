@@ -15,7 +15,7 @@ _COLOURS = {SRM: "#d55e00", GD: "#0072b2", RRPSGD: "#009e73", PRACTICE: "#7b1fa2
 
 def draw_rates(slopes: Sequence[Slope], stem: Path) -> None:
     """Write `stem`.png and .svg: E‖∇F‖ against n, a panel per case, with the fitted exponents in the legend."""
-    figure = _figure((13, 9.5))
+    figure = new_figure((13, 9.5))
     for axes, case in zip(figure.subplots(2, 2).flat, CASES, strict=True):
         for slope in slopes:
             if slope.series.case == case:
@@ -24,7 +24,7 @@ def draw_rates(slopes: Sequence[Slope], stem: Path) -> None:
         axes.grid(alpha=0.3, which="both")
         axes.legend(fontsize=8)
     figure.suptitle("Theorems' parameters, δ = 1e-5, 10 trials; exponent of n fitted, ± 95 %")
-    _write(figure, stem)
+    write_figure(figure, stem)
 
 
 def _line(axes: Any, slope: Slope) -> None:
@@ -63,7 +63,7 @@ def _cells(slope: Slope) -> list[str]:
 
 def draw_remark(rows: Sequence[Mapping[str, Any]], stem: Path) -> None:
     """Write `stem`.png and .svg: noise needed, and ε at the paper's noise, for every setting."""
-    figure = _figure((13, 8.5))
+    figure = new_figure((13, 8.5))
     noise, told = figure.subplots(2, 1, sharex=True)
     names = [f"{row['problem']} {row['batch']}, {row['epsilon']:g}" for row in rows]
     for label in (BARE, MOMENTS, *PROOFS):
@@ -79,7 +79,7 @@ def draw_remark(rows: Sequence[Mapping[str, Any]], stem: Path) -> None:
     for axes in (noise, told):
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, ncols=2)
-    _write(figure, stem)
+    write_figure(figure, stem)
 
 
 def _style(label: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _style(label: str) -> dict[str, Any]:
     return {"marker": ".", "linestyle": ("-" if strong else "--") if proves else ":", "linewidth": 2 if strong else 1.2}
 
 
-def _figure(size: tuple[float, float]) -> Any:
+def new_figure(size: tuple[float, float]) -> Any:
     """An empty figure, drawn without a screen."""
     need_extra("matplotlib", extra="cli")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -100,7 +100,7 @@ def _figure(size: tuple[float, float]) -> Any:
     return figure
 
 
-def _write(figure: Any, stem: Path) -> None:
+def write_figure(figure: Any, stem: Path) -> None:
     """PNG and SVG."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     for kind in ("png", "svg"):

@@ -116,13 +116,13 @@ def row(setting: Setting) -> dict[str, Any]:
     told = {MOMENTS: moments_epsilon(rate, bare, setting.steps), "attack": attack_epsilon(setting.spend(bare), DELTA)}
     needed: dict[str, float | None] = {MOMENTS: moments_noise(setting), BARE: bare}
     for label, (name, scheme) in PROOFS.items():
-        needed[label] = _needed(setting, name, scheme)
+        needed[label] = needed_noise(setting, name, scheme)
         told[label] = accountant(name).epsilon(setting.spend(bare, scheme), DELTA).epsilon
     finite = {label: value if math.isfinite(value) else None for label, value in told.items()}
     return {**asdict(setting), "noise": needed, "epsilon_at_papers_noise": finite}
 
 
-def _needed(setting: Setting, name: str, scheme: Scheme) -> float | None:
+def needed_noise(setting: Setting, name: str, scheme: Scheme) -> float | None:
     """The least noise with which an accountant proves ε; None if there is none."""
 
     def spend(noise: float) -> Spending:
