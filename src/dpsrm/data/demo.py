@@ -8,9 +8,10 @@ import torch
 
 from dpsrm.core.extras import need_extra
 from dpsrm.data.cells import Table
+from dpsrm.data.columns import Number
 from dpsrm.data.load import Loaded
 from dpsrm.data.records import Records
-from dpsrm.data.schema import Number, Schema
+from dpsrm.data.schema import Schema
 from dpsrm.data.schema_encoding import SchemaEncoder
 
 # Ranges follow from the codebook (statsmodels.datasets.randhie.NOTE) and the experiment's published design

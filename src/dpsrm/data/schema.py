@@ -7,39 +7,14 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.cells import cell_text
+from dpsrm.data.columns import Boolean, Category, Column, Date, Ignored, Number, Ordered, iso_date
 from dpsrm.data.labels import need_classes
-
-
-@dataclass(frozen=True)
-class Number:
-    """A column of numbers in [min, max]; what lies outside is clamped."""
-
-    name: str
-    min: float
-    max: float
-
-
-@dataclass(frozen=True)
-class Category:
-    """A column of texts; what is not in `values` is "other"."""
-
-    name: str
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Ignored:
-    """A column the model does not see."""
-
-    name: str
-
-
-Column = Number | Category | Ignored
 
 
 @dataclass(frozen=True)
@@ -47,7 +22,7 @@ class Schema:
     """Columns in the order of the file that declares them; the target and its classes are optional.
 
     >>> schema_from({"columns": {"age": {"kind": "number", "min": 17, "max": 90}}}).columns
-    (Number(name='age', min=17.0, max=90.0),)
+    (Number(name='age', min=17.0, max=90.0, knots=None),)
     """
 
     columns: tuple[Column, ...]
@@ -112,20 +87,47 @@ def _column(name: str, entry: object) -> Column:
     need(isinstance(entry, dict), f"{where} must be a table", value=entry)
     assert isinstance(entry, dict)
     kind = entry.get("kind")
-    if kind == "number":
-        _need_keys(entry, where, {"kind", "min", "max"})
-        low, high = (_finite(entry.get(key), f"{where} {key}") for key in ("min", "max"))
-        need(low < high, f"{where} min must be below max", min=low, max=high)
-        return Number(name, low, high)
-    if kind == "category":
+    if kind in ("number", "date"):
+        _need_keys(entry, where, {"kind", "min", "max", "knots"})
+        return _range(name, entry, where)
+    if kind in ("category", "ordered"):
         _need_keys(entry, where, {"kind", "values"})
         values = tuple(_category(value) for value in _texts(entry.get("values"), f"{where} values"))
         need(len(set(values)) == len(values), f"{where} values must differ", values=values)
-        return Category(name, values)
-    if kind == "ignore":
+        return Category(name, values) if kind == "category" else Ordered(name, values)
+    if kind in ("boolean", "ignore"):
         _need_keys(entry, where, {"kind"})
-        return Ignored(name)
-    raise InputError(f"{where} kind must be number, category or ignore; got kind={kind!r}")
+        return Boolean(name) if kind == "boolean" else Ignored(name)
+    raise InputError(f"{where} kind must be number, category, ordered, boolean, date or ignore; got kind={kind!r}")
+
+
+def _range(name: str, entry: Mapping[str, Any], where: str) -> Number | Date:
+    """A column of numbers or dates."""
+    knots = _knots(entry.get("knots"), where)
+    (least, at_min), (most, at_max) = ((entry.get(key), f"{where} {key}") for key in ("min", "max"))
+    column: Number | Date
+    if entry["kind"] == "number":
+        column = Number(name, _finite(least, at_min), _finite(most, at_max), knots)
+    else:
+        column = Date(name, _day(least, at_min), _day(most, at_max), knots)
+    low, high = (column.min, column.max) if isinstance(column, Number) else (0.0, column.as_number.max)
+    need(low < high, f"{where} min must be below max", min=column.min, max=column.max)
+    return column
+
+
+def _knots(value: object, where: str) -> int | None:
+    """How many places a number may bend at."""
+    good = value is None or (type(value) is int and 2 <= value <= 256)
+    need(good, f"{where} knots must be a whole number from 2 to 256", knots=value)
+    return value if isinstance(value, int) else None
+
+
+def _day(value: object, where: str) -> date:
+    """A date of TOML, or ISO text."""
+    if isinstance(value, date):
+        return value.date() if isinstance(value, datetime) else value
+    need(isinstance(value, str), f"{where} must be a date", value=value, remedy="write it as 2024-02-29")
+    return iso_date(str(value))
 
 
 def _category(text: str) -> str:
