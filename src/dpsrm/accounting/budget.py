@@ -49,6 +49,7 @@ class Budget:
         accountant: which proves the composition: "rdp", at one order, or "pld" (see `COMPOSED_BY`).
         order: the Rényi order of "rdp", fixed now and for ever; None: `best_order` chooses it by epsilon and delta.
         salt: keys the digests of records, so that they say nothing without this file.
+        parts: whether runs may be on parts of the records, such as folds. Each is charged as if it had seen all.
         reservations: in the order in which they were made.
     """
 
@@ -58,6 +59,7 @@ class Budget:
     accountant: str = "rdp"
     order: float | None = None
     salt: str = ""
+    parts: bool = False
     reservations: tuple[Reservation, ...] = ()
 
     def __post_init__(self) -> None:
@@ -123,12 +125,12 @@ class Budget:
             f"the budget is for {self.adjacency.value} adjacency",
             adjacency=spending.adjacency.value,
         )
-        other = [each.run for each in self.reservations if each.data != data]
+        other = [] if self.parts else [each.run for each in self.reservations if each.data != data]
         need(
             not other,
             "the runs of one budget must be on the same records",
             earlier=other[:1],
-            remedy="give the same data, or make another budget for other people's records",
+            remedy="give the same data, make another budget for other people's records, or one for parts of the records",
         )
         epsilon = self.cost(spending).epsilon
         if not epsilon <= self.epsilon:
@@ -165,6 +167,7 @@ def create_budget(path: Path, budget: Budget) -> None:
         "accountant": budget.accountant,
         "order": budget.order,
         "salt": secrets.token_hex(32),
+        **({"parts": True} if budget.parts else {}),
     }
     try:
         chain.append(body)
@@ -229,6 +232,7 @@ def _budget(lines: Lines, path: Path) -> Budget:
             accountant=first["accountant"],
             order=first["order"],
             salt=bytes.fromhex(first["salt"]).hex(),
+            parts=first.get("parts", False) is True,
             reservations=tuple(_reservation(body, adjacency) for body in rest),
         )
     except (KeyError, TypeError, ValueError, DpsrmError) as error:

@@ -72,6 +72,11 @@ class HashEncoder:
         need(self.buckets >= 1, "buckets must be at least 1", buckets=self.buckets)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that become features."""
+        return self.columns
+
+    @property
     def features(self) -> int:
         return len(self.columns) * (1 + len(KNOTS)) + self.buckets
 

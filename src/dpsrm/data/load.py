@@ -23,7 +23,7 @@ from dpsrm.data.ranges import TargetRange
 from dpsrm.data.records import Records, need_scale
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.schema_encoding import SchemaEncoder
-from dpsrm.data.tables import read_csv, read_parquet, split_target
+from dpsrm.data.tables import read_csv, read_parquet, split_target, table_of_array
 
 LABEL_NAMES = ("label", "target", "y")
 """What a user may call the label of a file that has no column names."""
@@ -241,7 +241,9 @@ def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:
 
 
 def encode_source(source: Source, encoder: Encoder) -> npt.NDArray[np.float32]:
-    """Features of a source without its target, by the encoder made for its kind."""
+    """Features of a source without its target, by the encoder made for its kind; an array's columns go by their order."""
+    if isinstance(source, Arrays) and isinstance(encoder, (HashEncoder, SchemaEncoder)):
+        source = table_of_array(source.x, encoder.names)
     if isinstance(source, Table) and isinstance(encoder, (HashEncoder, SchemaEncoder)):
         return encoder.encode(source)
     if isinstance(source, SparseRows) and isinstance(encoder, LibsvmEncoder):

@@ -42,6 +42,11 @@ class SchemaEncoder:
         return tuple(column for column in self.schema.columns if not isinstance(column, Ignored))
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of those columns."""
+        return tuple(column.name for column in self.used)
+
+    @property
     def features(self) -> int:
         return sum(_width(column) for column in self.used)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.extras import need_extra
@@ -80,6 +84,21 @@ def table_of_frame(frame: pd.DataFrame) -> Table:
         raise InputError(f"a DataFrame's columns must hold one type each; got {str(error)[:200]}") from error
     need(len(frame) > 0, "a table must have records", columns=columns)
     return Table(columns, tuple(_cells(name, table.column(name)) for name in columns))
+
+
+def table_of_array(x: npt.NDArray[np.float64], columns: Sequence[str]) -> Table:
+    """An array's columns as those of a table, in their order; NaN is a missing cell.
+
+    >>> table_of_array(np.array([[1.0, np.nan]]), ["age", "income"]).cells
+    ((1.0,), (nan,))
+    """
+    need(
+        x.ndim == 2 and x.shape[1] == len(columns),
+        "an array must have a column for each that the model was made for",
+        shape=x.shape,
+        columns=tuple(columns),
+    )
+    return Table(tuple(columns), tuple(tuple(column) for column in x.T.tolist()))
 
 
 def split_target(table: Table, target: str | None) -> tuple[Table, tuple[Cell, ...]]:

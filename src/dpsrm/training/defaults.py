@@ -11,18 +11,35 @@ from dataclasses import dataclass, replace
 from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency
-from dpsrm.methods import Method, Sgd
+from dpsrm.methods import Method, Sgd, method_class
 from dpsrm.training.config import Settings
 from dpsrm.training.settings import Training
 
-LINEAR = "logistic"
-"""The kind of model that the rule is for: one linear layer with the logistic or softmax loss."""
-
-RATE = 8.0
-"""The largest step that is stable for the logistic loss and records of norm 1: 2 ÷ its curvature of ¼."""
 LEAST_STEPS, MOST_STEPS = 64, 4000
-MOST_FLOW = 2.0
-"""η·T ÷ (n·μ) is √classes/2, but at most this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How a linear model is trained: flow time η·T = `flow`·classes^`power`·n·μ/`clip`, in steps of size `rate`.
+
+    Args:
+        rate: the largest step that is stable for records of norm 1: 2 ÷ the loss's curvature.
+        clip: C1; the noise that enters θ is in proportion to η·T·C1.
+        most: η·T·C1 ÷ (n·μ) is at most this, whatever the number of classes.
+    """
+
+    rate: float
+    clip: float
+    flow: float
+    power: float
+    most: float
+
+
+RULES = {
+    "logistic": Rule(rate=8.0, clip=1.0, flow=0.5, power=0.5, most=2.0),
+    "linear": Rule(rate=1.0, clip=0.25, flow=0.25, power=0.0, most=2.0),
+}
+"""One linear layer with the logistic or softmax loss, and with the squared loss of targets in [-1, 1]."""
 
 
 def default_training(
@@ -32,25 +49,48 @@ def default_training(
     delta: float,
     classes: int,
     adjacency: Adjacency = Adjacency.REPLACE_ONE,
+    kind: str = "logistic",
 ) -> tuple[Method, Training]:
-    """What to train a linear model with when nobody says; for other models the defaults of `Training` hold.
+    """What to train a model of the command line with when nobody says.
 
-    Noise and progress depend on the flow time η·T alone, so: steps as large as are stable for records of norm 1 or
-    less, a batch large enough that sampling adds little, and η·T in proportion to n·μ, which fixes the noise that
-    enters θ on the way. Where that leaves fewer than 64 steps, 64 smaller ones. The number of features is not asked:
-    noise in a logit is noise per coordinate times ‖x‖, and ‖x‖ is 1 for any number of them.
+    Noise and progress of a linear model depend on the flow time η·T alone, so: steps as large as are stable for records
+    of norm 1 or less, a batch large enough that sampling adds little, and η·T in proportion to n·μ, which fixes the
+    noise that enters θ on the way. Where that leaves fewer than 64 steps, 64 smaller ones. The number of features is
+    not asked: noise in a logit is noise per coordinate times ‖x‖, and ‖x‖ is 1 for any number of them.
 
     Guarantee: a function of its arguments, which are public. The accountant proves ε for whatever is chosen.
 
     >>> default_training(n=32561, epsilon=1.0, delta=1e-5, classes=2)[1].steps
     771
     """
-    need(n >= 1 and classes >= 2, "there must be a record and two classes", n=n, classes=classes)
+    enough = classes >= 2 or (classes == 0 and kind != "logistic")
+    need(n >= 1 and enough, "there must be a record and two classes", n=n, classes=classes)
     reach = 2.0 if adjacency is Adjacency.ADD_REMOVE else 1.0  # one record moves a sum by C instead of 2C
-    flow = min(MOST_FLOW, math.sqrt(classes) / 2) * reach * n * gaussian_mu(epsilon, delta)
-    steps = min(MOST_STEPS, max(LEAST_STEPS, round(flow / RATE)))
-    rate = float(f"{min(RATE, flow / LEAST_STEPS):.3g}")
-    return Sgd(), Training(batch=default_batch(n, classes), steps=steps, learning_rate=rate, output="tail")
+    signal = reach * n * gaussian_mu(epsilon, delta)
+    if kind == NETWORK:
+        return _network(n, signal, classes)
+    rule = RULES[kind]
+    return Sgd(max_grad_norm=rule.clip), ruled(rule, n=n, signal=signal, classes=classes)
+
+
+def ruled(rule: Rule, *, n: int, signal: float, classes: int) -> Training:
+    """The schedule that a rule for linear models gives; `signal` is n·μ, doubled under add/remove."""
+    flow = min(rule.most, rule.flow * max(1, classes) ** rule.power) * signal / rule.clip
+    steps = min(MOST_STEPS, max(LEAST_STEPS, round(flow / rule.rate)))
+    rate = float(f"{min(rule.rate, flow / LEAST_STEPS):.3g}")
+    return Training(batch=default_batch(n, max(2, classes)), steps=steps, learning_rate=rate, output="tail")
+
+
+NETWORK = "mlp"
+
+
+def _network(n: int, signal: float, classes: int) -> tuple[Method, Training]:
+    """A small network: Adam that knows the noise, which needs no rate of the user's."""
+    steps = min(1000, max(LEAST_STEPS, round(signal / 8)))
+    training = Training(
+        batch=default_batch(n, max(2, classes)), steps=steps, learning_rate=0.01, optimizer="dp-adam", output="tail"
+    )
+    return Sgd(), training
 
 
 def default_batch(n: int, classes: int) -> int:
@@ -80,7 +120,7 @@ def applies(settings: Settings, kind: str) -> bool:
     promise = settings.privacy
     if promise is None or settings.theory is not None or not settings.left_out:
         return False
-    return kind == LINEAR and promise.noise_multiplier is None and promise.accountant in ("pld", "rdp")
+    return kind in (*RULES, NETWORK) and promise.noise_multiplier is None and promise.accountant in ("pld", "rdp")
 
 
 def with_defaults(settings: Settings, shape: Shape) -> Settings:
@@ -94,8 +134,33 @@ def with_defaults(settings: Settings, shape: Shape) -> Settings:
         delta=promise.delta,
         classes=shape.classes,
         adjacency=promise.adjacency,
+        kind=shape.kind,
     )
     return replace(settings, method=method, training=training)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a user of an estimator chose; None leaves it to the rule."""
+
+    steps: int | None = None
+    batch: int | None = None
+    learning_rate: float | None = None
+    max_grad_norm: float | None = None
+    method: str | Method | None = None
+    regulariser: float = 0.0
+
+
+def choose(settings: Settings, shape: Shape, choices: Choices) -> Settings:
+    """The settings by the rule, with the user's choices in place of the rule's."""
+    ruled_ = with_defaults(settings, shape)
+    names = ("steps", "batch", "learning_rate")
+    given = {name: getattr(choices, name) for name in names if getattr(choices, name) is not None}
+    training = replace(ruled_.training, **given, regulariser=choices.regulariser)
+    method = ruled_.method if choices.method is None else choices.method
+    clip = {} if choices.max_grad_norm is None else {"max_grad_norm": choices.max_grad_norm}
+    found = method_class(method)(**clip) if isinstance(method, str) else replace(method, **clip)
+    return replace(ruled_, method=found, training=training)
 
 
 def explained(before: Settings, after: Settings, n: int) -> str | None:
@@ -106,6 +171,7 @@ def explained(before: Settings, after: Settings, n: int) -> str | None:
     passes = (t.steps or 0) * (t.batch or 0) / n
     return (
         f"Chosen from n = {n}, ε = {promise.epsilon:g}, δ = {promise.delta:g} alone: {after.method.name}, "
-        f"{t.steps} steps of {t.batch} records ({passes:.3g} passes), learning rate {t.learning_rate:g}, "
+        f"{t.steps} steps of {t.batch} records ({passes:.3g} passes), learning rate {t.learning_rate:g}"
+        f"{'' if t.optimizer == 'constant' else f' of {t.optimizer}'}, "
         f"{t.output} average. More steps would add more noise than they learn; --set or --method choose otherwise."
     )

@@ -19,19 +19,23 @@ from dpsrm.data.rebuild import encoder_from
 from dpsrm.data.unlabelled import encode_unlabelled
 
 
-@torch.no_grad()
 def outputs_of(module: nn.Module, config: Mapping[str, Any], data: object) -> Tensor:
-    """The module's outputs for records that are encoded by config's [preprocessing]: logits of the classes.
-
-    All records go through the module at once, since a product of matrices may be rounded in another way for a part.
-    """
+    """The module's outputs for records that are encoded by config's [preprocessing]: logits of the classes."""
     need(
         "preprocessing" in config,
         "only a run whose config.toml has [preprocessing] can encode records",
         remedy="this run was trained on tensors: encode the records as you did then, and call run.module",
     )
     facts = config["preprocessing"]
-    inputs = encode_unlabelled(data, encoder_from(facts), target=facts.get("target"))
+    return module_outputs(module, encode_unlabelled(data, encoder_from(facts), target=facts.get("target")))
+
+
+@torch.no_grad()
+def module_outputs(module: nn.Module, inputs: npt.NDArray[np.float32]) -> Tensor:
+    """The module's outputs for encoded records, layers with randomness at rest.
+
+    All records go through the module at once, since a product of matrices may be rounded in another way for a part.
+    """
     training = module.training
     try:
         return torch.as_tensor(module.eval()(torch.from_numpy(inputs)))
@@ -54,15 +58,21 @@ def chosen_classes(outputs: Tensor, classes: list[str]) -> npt.NDArray[np.str_]:
     >>> chosen_classes(torch.tensor([[-1.0], [2.0]]), ["no", "yes"]).tolist()
     ['no', 'yes']
     """
-    logits = _logits(outputs)
+    outputs_given = 2 if outputs.shape[1] == 1 else outputs.shape[1]
     need(
-        logits.shape[1] == len(classes),
+        outputs_given == len(classes),
         "the model must have an output per class",
-        outputs=logits.shape[1],
+        outputs=outputs_given,
         classes=classes,
     )
-    names: npt.NDArray[np.str_] = np.array(classes, dtype=np.str_)[logits.argmax(dim=1).numpy()]
+    names: npt.NDArray[np.str_] = np.array(classes, dtype=np.str_)[chosen_places(outputs)]
     return names
+
+
+def chosen_places(outputs: Tensor) -> npt.NDArray[np.int64]:
+    """The place of the most probable class of each record among the classes; the first of equals."""
+    places: npt.NDArray[np.int64] = _logits(outputs).argmax(dim=1).numpy()
+    return places
 
 
 def predicted_numbers(outputs: Tensor, target_range: TargetRange) -> npt.NDArray[np.float64]:

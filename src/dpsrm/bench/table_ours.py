@@ -1,0 +1,142 @@
+"""Our side of the benchmark of tables: the rule, the grid whose best point is the oracle, and a model without privacy.
+
+Losses: log-loss, or the mean squared error of targets in [-1, 1]; errors: the share of wrong classes, or 1 - R².
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from dpsrm.bench.public_tables import PublicTable
+from dpsrm.core.extras import need_extra
+from dpsrm.data import Records, SparseRecords
+from dpsrm.methods import Method, Sgd
+from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, run_trials
+from dpsrm.training.defaults import Rule, default_training, gaussian_mu, ruled
+from dpsrm.training.models import Model
+from dpsrm.training.predict import class_probabilities
+
+DELTA = 1e-5
+FACTORS = (0.25, 0.5, 1.0, 2.0)
+"""η·T·C1 ÷ (n·μ) of the grid for classes."""
+NUMBER_FACTORS = (0.1, 0.25, 0.5)
+"""The same for numbers, where the clip is chosen, too."""
+MOST = 1500
+ADAM = {True: ((0.03, 100), (0.03, 400), (0.1, 100), (0.1, 400), (0.3, 400)), False: ((0.01, 400), (0.03, 100))}
+"""(learning rate, steps) of the grid's noise-corrected Adam, for classes and for numbers."""
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A way to train a linear model."""
+
+    label: str
+    method: Method
+    training: Training
+
+
+def scores(table: PublicTable, answers: npt.NDArray[Any]) -> Found:
+    """Loss and error of probabilities (n, K), or of numbers (n,), on the held-out records."""
+    y = table.targets[1]
+    if table.classes:
+        chosen = np.clip(answers[np.arange(len(y)), y], 1e-6, None)
+        return {"loss": _rounded(-np.log(chosen).mean()), "error": _rounded((answers.argmax(axis=1) != y).mean())}
+    mse = float(((np.clip(answers, -1, 1) - y) ** 2).mean())
+    return {"loss": _rounded(mse), "error": _rounded(mse / float(y.var()))}
+
+
+def _rounded(value: float) -> float:
+    """Five digits are enough, and make a small file."""
+    return float(f"{value:.5g}")
+
+
+def rule_choice(table: PublicTable, epsilon: float) -> Choice:
+    """What the library chooses by itself."""
+    method, training = default_training(
+        n=table.n, epsilon=epsilon, delta=DELTA, classes=table.classes, kind="logistic" if table.classes else "linear"
+    )
+    return Choice(label="rule", method=method, training=training)
+
+
+def grid(table: PublicTable, epsilon: float) -> Iterator[Choice]:
+    """The points whose best is the oracle: step sizes and lengths, clips for numbers, and noise-corrected Adam."""
+    signal = table.n * gaussian_mu(epsilon, DELTA)
+    facts = {"n": table.n, "signal": signal, "classes": table.classes}
+    if table.classes:
+        rules = [Rule(rate=r, clip=1.0, flow=f, power=0.0, most=9.0) for r in (8.0, 2.0) for f in FACTORS]
+    else:
+        rules = [Rule(rate=1.0, clip=c, flow=f, power=0.0, most=9.0) for c in (0.15, 0.4, 1.0) for f in NUMBER_FACTORS]
+    batch = ruled(rules[0], **facts).batch
+    for rule in rules:
+        training = ruled(rule, **facts)
+        training = replace(training, steps=min(MOST, training.steps or MOST))
+        label = f"sgd {rule.rate:g} {rule.clip:g} x {rule.flow:g}"
+        yield Choice(label=label, method=Sgd(max_grad_norm=rule.clip), training=training)
+    for rate, steps in ADAM[bool(table.classes)]:
+        adam = Training(batch=batch, steps=steps, learning_rate=rate, optimizer="dp-adam", output="tail")
+        clip = 1.0 if table.classes else 0.4
+        yield Choice(label=f"adam {rate:g} {steps}", method=Sgd(max_grad_norm=clip), training=adam)
+
+
+def trial(table: PublicTable, choice: Choice, epsilon: float, *, seed: int) -> Found:
+    """One seeded run of a linear model and what it is worth on the held-out records."""
+    stream = np.random.default_rng(0)
+    kind = "logistic" if table.classes else "linear"
+    module = Model(kind=kind).build(features=table.encoded[0].shape[1], classes=table.classes, stream=stream)
+    settings = Settings(
+        privacy=Privacy(epsilon=epsilon, delta=DELTA),
+        method=choice.method,
+        training=choice.training,
+        performance=Performance(threads=1),
+        seed=seed,
+    )
+    start = time.process_time()
+    (result,) = run_trials(module, loss_for(table.classes), records_of(table), [settings])
+    seconds = round(time.process_time() - start, 2)
+    nn.utils.vector_to_parameters(result.theta.float(), module.parameters())
+    return {**scores(table, answers_of(module, table)), "steps": choice.training.steps, "seconds": seconds}
+
+
+def records_of(table: PublicTable) -> SparseRecords:
+    """The records to train on."""
+    y = torch.from_numpy(np.array(table.targets[0], dtype=np.int64 if table.classes else np.float32))
+    return SparseRecords.of(Records(torch.from_numpy(table.encoded[0]), y))
+
+
+@torch.no_grad()
+def answers_of(module: nn.Module, table: PublicTable) -> npt.NDArray[Any]:
+    """Probabilities, or numbers, of the held-out records."""
+    outputs = module(torch.from_numpy(table.encoded[1]))
+    return class_probabilities(outputs) if table.classes else outputs.squeeze(1).numpy()
+
+
+def majority(table: PublicTable) -> Found:
+    """What a model without features reaches: the training records' class frequencies, or their mean."""
+    y, n = table.targets[0], len(table.targets[1])
+    if not table.classes:
+        return scores(table, np.full(n, y.mean()))
+    return scores(table, np.tile(np.bincount(y, minlength=table.classes) / len(y), (n, 1)))
+
+
+def not_private(table: PublicTable) -> Found:
+    """scikit-learn's linear model of the same features, hardly regularised."""
+    need_extra("sklearn", extra="sklearn")
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    start = time.process_time()
+    (train, test), y = table.encoded, table.targets[0]
+    if table.classes:
+        answers = LogisticRegression(C=100.0, max_iter=300, tol=1e-3).fit(train, y).predict_proba(test)
+    else:
+        answers = Ridge(alpha=0.01).fit(train, y).predict(test)
+    return {**scores(table, answers), "seconds": round(time.process_time() - start, 2)}

@@ -1,0 +1,1 @@
+"""scikit-learn faces of private training; public as `dpsrm.sklearn`."""

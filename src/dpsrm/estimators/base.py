@@ -1,0 +1,129 @@
+"""What the four estimators share: parameters, the one way to train, and predictions by the run's own encoder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpsrm.core.extras import need_extra
+from dpsrm.core.randomness import Streams
+from dpsrm.data import Loaded, Records, SparseRecords
+from dpsrm.data.unlabelled import encode_unlabelled
+from dpsrm.estimators.inputs import by_record, choose_encoder, is_frame, need_memory
+from dpsrm.estimators.leaks import READ, tell_leak
+from dpsrm.training import Model, Performance, Privacy, Settings, loss_for, train
+from dpsrm.training.config import plain
+from dpsrm.training.defaults import Choices, Shape, choose
+from dpsrm.training.predict import module_outputs
+
+need_extra("sklearn", extra="sklearn")
+from sklearn.base import BaseEstimator  # noqa: E402
+from sklearn.utils import check_random_state  # noqa: E402
+from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """Parameters of every private estimator.
+
+    Args:
+        epsilon, delta: the promise of one fit, for replacing one record.
+        bounds: what is public about the columns of an array: (low, high), each a number or one per column; "record" to
+            scale each record to norm 1; "data" to read them from the records, with a warning; None: columns are
+            encoded by fixed knots that suit any scale. Sparse matrices are always scaled by record.
+        schema: a DataFrame's public ranges and categories: a `Schema`, its file, or what such a file says.
+        steps, batch_size, learning_rate, max_grad_norm, method: as in `Training`; what is None is chosen from public
+            numbers.
+        accountant: which proves ε.
+        budget: a file of `new_budget`, shared with other fits.
+        out: the run folder; None: a temporary one, removed with the estimator.
+        random_state: research only: reproducible, not private (and said so by a warning).
+    """
+
+    _kind = "logistic"
+
+    def _train(self, loaded: Loaded, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0, read: str = "") -> None:
+        """Train on the records and keep the run; `read` says which public fact was read from the records."""
+        seed = self._seed()
+        model = Model(kind=self._kind, hidden=tuple(hidden)) if hidden else Model(kind=self._kind)
+        settings = Settings(
+            privacy=Privacy(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant),
+            performance=Performance(checkpoint_seconds=0.0),
+            seed=seed,
+            budget=None if self.budget is None else str(self.budget),
+        )
+        shape = Shape(n=len(loaded.records), classes=len(loaded.classes), kind=self._kind)
+        settings = choose(settings, shape, self._choices(regulariser))
+        module = model.build(
+            features=loaded.n_features, classes=len(loaded.classes), stream=Streams.choose(seed).initialisation
+        )
+        known = {**loaded.description, **({f"{read}_from": READ} if read else {})}
+        self.run_ = train(
+            module,
+            loss_for(len(loaded.classes)),
+            loaded.records if self._kind == "mlp" else SparseRecords.of(loaded.records),
+            settings,
+            out=self._folder(),
+            about={"model": plain(model), "preprocessing": known},
+        )
+        self.encoder_ = loaded.encoder
+        self.n_iter_ = self.run_.plan.schedule.steps
+        self.epsilon_spent_ = self.run_.epsilon
+
+    def _choices(self, regulariser: float) -> Choices:
+        """What the user chose about the schedule."""
+        return Choices(
+            steps=self.steps,
+            batch=self.batch_size,
+            learning_rate=self.learning_rate,
+            max_grad_norm=self.max_grad_norm,
+            method=self.method,
+            regulariser=regulariser,
+        )
+
+    def _seed(self) -> int | None:
+        """A seed for research, with a warning; None draws from the operating system."""
+        if self.random_state is None:
+            return None
+        tell_leak("random_state makes the noise predictable", "leave it out for a private model")
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _folder(self) -> Path:
+        """Where the run is written."""
+        if self.out is not None:
+            return Path(self.out)
+        made = tempfile.mkdtemp(prefix="dpsrm-")
+        weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
+        return Path(made) / "run"
+
+    def _load(self, X: Any, targets: Tensor, **facts: Any) -> Loaded:
+        """Records of checked inputs and coded targets."""
+        encoder = choose_encoder(X, bounds=self.bounds, schema=self.schema)
+        need_memory(len(targets), encoder.features)
+        inputs = torch.from_numpy(encode_unlabelled(X, encoder))
+        return Loaded(records=Records(inputs, targets), encoder=encoder, **facts)
+
+    def _checked(self, X: Any, *, fitting: bool = False) -> Any:
+        """X as scikit-learn checks it; DataFrames keep their columns, whatever they hold."""
+        rules = {"reset": fitting}
+        if is_frame(X) and not by_record(self.bounds):
+            validate_data(self, X, skip_check_array=True, **rules)
+            return X
+        return validate_data(self, X, accept_sparse="csr", dtype="float64", **rules)
+
+    def _outputs(self, X: Any) -> Tensor:
+        """The model's outputs, as `dpsrm predict` computes them."""
+        check_is_fitted(self)
+        return module_outputs(self.run_.module, encode_unlabelled(self._checked(X), self.encoder_))
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn may expect."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.non_deterministic = self.random_state is None
+        return tags

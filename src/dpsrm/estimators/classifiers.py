@@ -1,0 +1,195 @@
+"""Private classifiers: a linear one and a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpsrm.core.errors import need
+from dpsrm.core.extras import need_extra
+from dpsrm.estimators.base import PrivateEstimator
+from dpsrm.estimators.leaks import tell_leak
+from dpsrm.training.predict import chosen_places, class_probabilities
+
+need_extra("sklearn", extra="sklearn")
+from sklearn.base import ClassifierMixin  # noqa: E402
+from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
+from sklearn.utils.validation import check_consistent_length, column_or_1d  # noqa: E402
+
+
+class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
+    """What both classifiers do with labels."""
+
+    def _codes(self, y: Any) -> tuple[npt.NDArray[np.int64], str]:
+        """Labels as 0..K-1 of the sorted classes, and which fact was read from the records."""
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        if self.classes is None:
+            tell_leak("the classes were read from the labels", "give classes=[…], all that can occur")
+            self.classes_ = np.unique(labels)
+        else:
+            self.classes_ = np.unique(np.asarray(self.classes))
+        need(
+            len(self.classes_) >= 2,
+            "a classifier needs two classes or more; the labels have one class",
+            classes=self.classes_.tolist(),
+            remedy="give classes=[…]",
+        )
+        codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        wrong = np.flatnonzero(self.classes_[codes] != labels)
+        need(len(wrong) == 0, "every label must be one of classes", rows=wrong[:5].tolist(), classes=self.classes)
+        return codes.astype(np.int64), "classes" if self.classes is None else ""
+
+    def _fit(self, X: Any, y: Any, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
+        """Check, encode, train."""
+        need(y is not None, "this estimator requires y to be passed, but the target y is None")
+        X = self._checked(X, fitting=True)
+        check_consistent_length(X, y)
+        codes, read = self._codes(y)
+        names = tuple(str(name) for name in self.classes_)
+        loaded = self._load(X, torch.from_numpy(codes), classes=names)
+        self._train(loaded, hidden=hidden, regulariser=regulariser, read=read)
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """The most probable class of each record."""
+        outputs = self._outputs(X)
+        found: npt.NDArray[Any] = self.classes_[chosen_places(outputs)]
+        return found
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Probabilities (n, K) of the classes in `classes_`."""
+        return class_probabilities(self._outputs(X))
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
+        """The logit of the second of two classes, or (n, K) logits."""
+        outputs = self._outputs(X).double()
+        return (outputs.squeeze(1) if outputs.shape[1] == 1 else outputs).numpy()
+
+    def __sklearn_tags__(self) -> Any:
+        """Noise on few records: no score can be promised."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class PrivateLogisticRegression(_PrivateClassifier):
+    """Logistic (softmax) regression with (ε, δ)-differential privacy, good without tuning.
+
+    Args:
+        epsilon, delta: the promise of one fit, for replacing one record.
+        classes: all classes that can occur; None: read from the labels, with a `PrivacyLeakWarning`.
+        penalty: λ of the paper's nonconvex penalty λ·Σθ²/(1+θ²); 0 for none.
+        bounds, schema, steps, batch_size, learning_rate, max_grad_norm, method, accountant, budget, out, random_state:
+            see `PrivateEstimator`.
+
+    Attributes: `classes_`, `run_` (module, plan, folder), `epsilon_spent_`, `encoder_`, `n_iter_`, `coef_`,
+    `intercept_` (in the encoded features).
+
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(2000, 3))
+    >>> model = PrivateLogisticRegression(epsilon=1, classes=[0, 1]).fit(X, X[:, 0] > 0)
+    >>> model.score(X, X[:, 0] > 0) > 0.8, model.epsilon_spent_ <= 1
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        classes: Any = None,
+        penalty: float = 0.0,
+        bounds: Any = None,
+        schema: Any = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        max_grad_norm: float | None = None,
+        method: Any = None,
+        accountant: str = "pld",
+        budget: str | None = None,
+        out: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.penalty = penalty
+        self.bounds = bounds
+        self.schema = schema
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_grad_norm = max_grad_norm
+        self.method = method
+        self.accountant = accountant
+        self.budget = budget
+        self.out = out
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> PrivateLogisticRegression:
+        """Train on the records; the model is (ε, δ)-DP."""
+        self._fit(X, y, regulariser=self.penalty)
+        return self
+
+    @property
+    def coef_(self) -> npt.NDArray[np.float64]:
+        """Weights of the encoded features, a row per output."""
+        return self.run_.module.weight.detach().double().numpy()
+
+    @property
+    def intercept_(self) -> npt.NDArray[np.float64]:
+        """The bias of each output."""
+        return self.run_.module.bias.detach().double().numpy()
+
+
+class PrivateMLPClassifier(_PrivateClassifier):
+    """A network with tanh layers of the `hidden` sizes, with (ε, δ)-differential privacy.
+
+    Args: as in `PrivateLogisticRegression`, without the penalty.
+    """
+
+    _kind = "mlp"
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        classes: Any = None,
+        hidden: tuple[int, ...] = (64,),
+        bounds: Any = None,
+        schema: Any = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        max_grad_norm: float | None = None,
+        method: Any = None,
+        accountant: str = "pld",
+        budget: str | None = None,
+        out: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.hidden = hidden
+        self.bounds = bounds
+        self.schema = schema
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_grad_norm = max_grad_norm
+        self.method = method
+        self.accountant = accountant
+        self.budget = budget
+        self.out = out
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> PrivateMLPClassifier:
+        """Train on the records; the model is (ε, δ)-DP."""
+        self._fit(X, y, hidden=self.hidden)
+        return self

@@ -1,0 +1,98 @@
+"""From what scikit-learn's users hand over (arrays, CSR matrices, DataFrames) to records, reading nothing undeclared.
+
+Shapes: n records, d columns.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from dpsrm.core.errors import need
+from dpsrm.data.columns import Number
+from dpsrm.data.encoding import HashEncoder
+from dpsrm.data.libsvm import LibsvmEncoder
+from dpsrm.data.load import Encoder
+from dpsrm.data.schema import Schema, read_schema, schema_from
+from dpsrm.data.schema_encoding import SchemaEncoder
+from dpsrm.estimators.leaks import tell_leak
+
+FROM_DATA, BY_RECORD = "data", "record"
+KNOTS = 9
+"""At how many places a model may bend in a column whose bounds are given."""
+
+_MOST_COLUMNS = 1000
+_MOST_NUMBERS = 10**9
+
+
+def is_frame(data: object) -> bool:
+    """Whether this is a pandas DataFrame, without importing pandas for those who have none."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def by_record(bounds: Any) -> bool:
+    """Whether each record is scaled to norm 1."""
+    return isinstance(bounds, str) and bounds == BY_RECORD
+
+
+def need_memory(n: int, features: int) -> None:
+    """Refuse records that do not fit into memory as dense features."""
+    need(
+        n * features <= _MOST_NUMBERS,
+        f"records times features must stay below {_MOST_NUMBERS:.0e}",
+        records=n,
+        features=features,
+        remedy="use fewer features, for instance HashingVectorizer(n_features=4096)",
+    )
+
+
+def choose_encoder(data: Any, *, bounds: Any, schema: Any) -> Encoder:
+    """The encoder of an estimator's records.
+
+    A schema is for DataFrames. Otherwise columns of DataFrames and arrays are encoded by fixed knots, whatever their
+    scale, unless `bounds` says (low, high), "data" (read from the records, with a warning) or "record" (each record is
+    scaled to norm 1). Sparse matrices are always scaled by record.
+    """
+    if scipy.sparse.issparse(data) or by_record(bounds):
+        need(schema is None, "a schema is for DataFrames", schema=schema, remedy="leave it out")
+        return LibsvmEncoder(features=int(data.shape[1]), folded=False, normalise=True)
+    columns = tuple(map(str, data.columns)) if is_frame(data) else tuple(f"x{j}" for j in range(data.shape[1]))
+    if schema is not None:
+        need(is_frame(data), "a schema is for DataFrames", remedy="give bounds, or a DataFrame")
+        return SchemaEncoder(_schema(schema))
+    if bounds is None:
+        few = len(columns) <= _MOST_COLUMNS
+        need(few, "so many columns need bounds", columns=len(columns), remedy='bounds=(low, high), or "record"')
+        return HashEncoder(columns)
+    low, high = _ends(data, bounds)
+    ends = zip(columns, np.broadcast_to(low, len(columns)), np.broadcast_to(high, len(columns)), strict=True)
+    return SchemaEncoder(Schema(tuple(Number(name, float(a), float(b), KNOTS) for name, a, b in ends)))
+
+
+def _schema(schema: Schema | Mapping[str, Any] | Path | str) -> Schema:
+    """A schema, its TOML file, or what such a file says."""
+    if isinstance(schema, Schema):
+        return schema
+    return schema_from(schema) if isinstance(schema, Mapping) else read_schema(schema)
+
+
+def _ends(data: Any, bounds: Any) -> tuple[Any, Any]:
+    """The least and the largest value of each column, or of all; columns that do not vary get some width."""
+    if isinstance(bounds, str):
+        need(bounds == FROM_DATA, 'bounds are (low, high), "data" or "record"', bounds=bounds)
+        tell_leak("the columns' bounds were read from the records", "give bounds=(low, high) that are public")
+        values = np.asarray(data, dtype=np.float64)
+        low, high = values.min(axis=0), values.max(axis=0)
+        return low, np.where(high > low, high, low + 1)
+    good = isinstance(bounds, Sequence | np.ndarray) and len(bounds) == 2
+    need(good, 'bounds are (low, high), "data" or "record"', bounds=bounds)
+    low, high = (np.asarray(end, dtype=np.float64) for end in bounds)
+    finite = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    need(finite and bool((low < high).all()), "bounds are finite, the lower ones first", bounds=bounds)
+    return low, high

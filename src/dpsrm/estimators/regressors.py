@@ -1,0 +1,164 @@
+"""Private regressors: a linear one and a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpsrm.core.errors import need
+from dpsrm.core.extras import need_extra
+from dpsrm.data.ranges import TargetRange
+from dpsrm.estimators.base import PrivateEstimator
+from dpsrm.estimators.leaks import tell_leak
+from dpsrm.training.predict import predicted_numbers
+
+need_extra("sklearn", extra="sklearn")
+from sklearn.base import RegressorMixin  # noqa: E402
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d  # noqa: E402
+
+
+class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+    """What both regressors do with numbers."""
+
+    def _numbers(self, y: Any) -> tuple[npt.NDArray[np.float32], str]:
+        """Targets mapped to [-1, 1] by their public range, and which fact was read from the records."""
+        numbers = column_or_1d(y, warn=True)
+        numbers = check_array(numbers, ensure_2d=False, dtype="float64", input_name="y")
+        if self.target_range is None:
+            tell_leak("the target's range was read from the records", "give target_range=(low, high) that is public")
+            low, high = float(numbers.min()), float(numbers.max())
+            self.target_range_ = TargetRange(low, high if high > low else low + 1)
+        else:
+            self.target_range_ = TargetRange(*map(float, self.target_range))
+        return self.target_range_.scaled(numbers.tolist()), "target_range" if self.target_range is None else ""
+
+    def _fit(self, X: Any, y: Any, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
+        """Check, encode, train."""
+        need(y is not None, "this estimator requires y to be passed, but the target y is None")
+        X = self._checked(X, fitting=True)
+        check_consistent_length(X, y)
+        targets, read = self._numbers(y)
+        loaded = self._load(X, torch.from_numpy(targets), classes=(), target_range=self.target_range_)
+        self._train(loaded, hidden=hidden, regulariser=regulariser, read=read)
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """A number for each record, inside the target's range."""
+        return predicted_numbers(self._outputs(X), self.target_range_)
+
+    def __sklearn_tags__(self) -> Any:
+        """Noise on few records: no score can be promised."""
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+class PrivateLinearRegression(_PrivateRegressor):
+    """Linear regression with (ε, δ)-differential privacy: squared loss, every gradient clipped.
+
+    Args:
+        epsilon, delta: the promise of one fit, for replacing one record.
+        target_range: (low, high), public; None: read from the targets, with a `PrivacyLeakWarning`.
+        penalty: λ of the paper's nonconvex penalty λ·Σθ²/(1+θ²); 0 for none.
+        bounds, schema, steps, batch_size, learning_rate, max_grad_norm, method, accountant, budget, out, random_state:
+            see `PrivateEstimator`.
+
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(3000, 3))
+    >>> model = PrivateLinearRegression(epsilon=1, bounds=(-1, 1), target_range=(-1, 1)).fit(X, X[:, 0])
+    >>> model.score(X, X[:, 0]) > 0.5, model.epsilon_spent_ <= 1
+    (True, True)
+    """
+
+    _kind = "linear"
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        target_range: Any = None,
+        penalty: float = 0.0,
+        bounds: Any = None,
+        schema: Any = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        max_grad_norm: float | None = None,
+        method: Any = None,
+        accountant: str = "pld",
+        budget: str | None = None,
+        out: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.target_range = target_range
+        self.penalty = penalty
+        self.bounds = bounds
+        self.schema = schema
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_grad_norm = max_grad_norm
+        self.method = method
+        self.accountant = accountant
+        self.budget = budget
+        self.out = out
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> PrivateLinearRegression:
+        """Train on the records; the model is (ε, δ)-DP."""
+        self._fit(X, y, regulariser=self.penalty)
+        return self
+
+
+class PrivateMLPRegressor(_PrivateRegressor):
+    """A network with tanh layers of the `hidden` sizes that predicts numbers, with (ε, δ)-differential privacy.
+
+    Args: as in `PrivateLinearRegression`, without the penalty.
+    """
+
+    _kind = "mlp"
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        target_range: Any = None,
+        hidden: tuple[int, ...] = (64,),
+        bounds: Any = None,
+        schema: Any = None,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        max_grad_norm: float | None = None,
+        method: Any = None,
+        accountant: str = "pld",
+        budget: str | None = None,
+        out: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.target_range = target_range
+        self.hidden = hidden
+        self.bounds = bounds
+        self.schema = schema
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_grad_norm = max_grad_norm
+        self.method = method
+        self.accountant = accountant
+        self.budget = budget
+        self.out = out
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> PrivateMLPRegressor:
+        """Train on the records; the model is (ε, δ)-DP."""
+        self._fit(X, y, hidden=self.hidden)
+        return self
