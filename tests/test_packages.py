@@ -114,11 +114,20 @@ def test_optional_packages_are_asked_for_before_they_are_imported(path):
     for top, place in outside_imports(path):
         if distributions(top) & declared() or (path.parent.name == "cli" and top in ("typer", "rich")):
             continue
-        assert place == "function", f"{path.name} imports {top} for everybody"
+        faces = path.parent.name == "estimators" and top == "sklearn"  # classes that inherit; nothing else imports them
+        assert place == "function" or faces, f"{path.name} imports {top} for everybody"
         assert top in asked, f"{path.name} imports {top} without need_extra"
     for package, extra in asked.items():
         if package != "package":  # a loop over several
             assert distributions(package) & declared(extra), f"[{extra}] does not install {package}"
+
+
+def test_only_the_public_module_and_the_benchmark_reach_the_estimators():
+    """They import scikit-learn at once, so whoever imports them needs it."""
+    at_once = graph("module")
+    reaching = {module for module, others in at_once.items() if any("dpsrm.estimators" in other for other in others)}
+    outside = {module for module in reaching if not module.startswith("dpsrm.estimators")}
+    assert outside == {"dpsrm.sklearn"}
 
 
 def test_what_the_makefile_installs_runs_every_command():

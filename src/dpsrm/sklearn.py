@@ -9,6 +9,7 @@ from dpsrm.estimators.budgets import new_budget
 from dpsrm.estimators.classifiers import PrivateLogisticRegression, PrivateMLPClassifier
 from dpsrm.estimators.leaks import PrivacyLeakWarning
 from dpsrm.estimators.regressors import PrivateLinearRegression, PrivateMLPRegressor
+from dpsrm.estimators.search import PrivateSearchCV
 
 __all__ = [
     "PrivacyLeakWarning",
@@ -16,5 +17,6 @@ __all__ = [
     "PrivateLogisticRegression",
     "PrivateMLPClassifier",
     "PrivateMLPRegressor",
+    "PrivateSearchCV",
     "new_budget",
 ]

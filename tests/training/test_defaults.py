@@ -21,7 +21,9 @@ from dpsrm.training.config import settings_from
 from dpsrm.training.defaults import (
     LEAST_STEPS,
     MOST_STEPS,
+    Choices,
     Shape,
+    choose,
     default_training,
     explained,
     with_defaults,
@@ -115,10 +117,28 @@ def test_a_section_of_a_file_wins(section):
     assert with_defaults(settings, SHAPE) is settings
 
 
-@pytest.mark.parametrize("kind", ["mlp", "linear"])
-def test_other_models_keep_their_defaults(kind):
+def test_other_models_keep_their_defaults():
     settings = Settings(privacy=PROMISE, seed=1)
-    assert with_defaults(settings, Shape(n=100, classes=2, kind=kind)) is settings
+    assert with_defaults(settings, Shape(n=100, classes=2, kind="one of the user's")) is settings
+
+
+def test_numbers_and_networks_have_rules_of_their_own():
+    method, training = default_training(n=5000, epsilon=1.0, delta=1e-5, classes=0, kind="linear")
+    assert method.max_grad_norm < 1, "residuals are small"
+    assert training.learning_rate <= 1, "the squared loss has four times the curvature"
+    _, network = default_training(n=5000, epsilon=1.0, delta=1e-5, classes=2, kind="mlp")
+    assert network.optimizer == "dp-adam"
+    assert default_training(n=5000, epsilon=1.0, delta=1e-5, classes=0, kind="mlp")[1].optimizer == "dp-adam"
+
+
+def test_what_an_estimators_user_chooses_wins_piece_by_piece():
+    settings = Settings(privacy=PROMISE)
+    ruled = choose(settings, SHAPE, Choices())
+    assert (ruled.training, ruled.method) == (with_defaults(settings, SHAPE).training, Sgd())
+    found = choose(settings, SHAPE, Choices(steps=7, max_grad_norm=0.3, regulariser=0.2))
+    assert (found.training.steps, found.training.batch, found.training.regulariser) == (7, 2048, 0.2)
+    assert found.method == Sgd(max_grad_norm=0.3)
+    assert choose(settings, SHAPE, Choices(method="srm", max_grad_norm=0.3)).method == Srm(max_grad_norm=0.3)
 
 
 def test_the_line_says_what_and_why():

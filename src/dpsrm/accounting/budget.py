@@ -130,7 +130,7 @@ class Budget:
             not other,
             "the runs of one budget must be on the same records",
             earlier=other[:1],
-            remedy="give the same data, make another budget for other people's records, or one for parts of the records",
+            remedy="give the same data, or make another budget: for other people's records, or with --parts for folds",
         )
         epsilon = self.cost(spending).epsilon
         if not epsilon <= self.epsilon:

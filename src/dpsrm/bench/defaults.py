@@ -24,7 +24,7 @@ from dpsrm.bench.default_tables import Split, load_split
 from dpsrm.core.extras import need_extra
 from dpsrm.methods import Method, Sgd, Srm
 from dpsrm.training import Performance, Privacy, Settings, Training, classification_metrics, loss_for, run_trials
-from dpsrm.training.defaults import LEAST_STEPS, MOST_FLOW, MOST_STEPS, default_batch, default_training
+from dpsrm.training.defaults import LEAST_STEPS, MOST_STEPS, RULES, default_batch, default_training
 
 DELTA = 1e-5
 EPSILONS = (0.2, 1.0, 3.0)
@@ -155,7 +155,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             here = [r for r in rows if r["table"] == line["table"] and r["epsilon"] == epsilon]
             ratios = [_mean(here, f"{RATES[0]:g} x {factor:g}") / line["oracle"] for factor in FACTORS]
             axes.plot(FACTORS, ratios, "o-", label=line["table"], markersize=3)
-            flow = min(MOST_FLOW, math.sqrt(here[0]["classes"]) / 2)
+            flow = min(RULES["logistic"].most, math.sqrt(here[0]["classes"]) / 2)
             axes.plot([flow], [line["rule"] / line["oracle"]], "kx")
         axes.set(xscale="log", yscale="log", title=f"ε = {epsilon:g}", xlabel="flow time ÷ (n·μ)")
         axes.set_xticks(FACTORS, ["⅛", "¼", "½", "1", "2"])

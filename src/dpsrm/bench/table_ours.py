@@ -15,12 +15,13 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.bench.public_tables import PublicTable
 from dpsrm.core.extras import need_extra
 from dpsrm.data import Records, SparseRecords
 from dpsrm.methods import Method, Sgd
 from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, run_trials
-from dpsrm.training.defaults import Rule, default_training, gaussian_mu, ruled
+from dpsrm.training.defaults import FlowRule, default_training, ruled
 from dpsrm.training.models import Model
 from dpsrm.training.predict import class_probabilities
 
@@ -37,7 +38,7 @@ Found = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class TableTrial:
     """A way to train a linear model."""
 
     label: str
@@ -60,35 +61,36 @@ def _rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def rule_choice(table: PublicTable, epsilon: float) -> Choice:
+def rule_choice(table: PublicTable, epsilon: float) -> TableTrial:
     """What the library chooses by itself."""
     method, training = default_training(
         n=table.n, epsilon=epsilon, delta=DELTA, classes=table.classes, kind="logistic" if table.classes else "linear"
     )
-    return Choice(label="rule", method=method, training=training)
+    return TableTrial(label="rule", method=method, training=training)
 
 
-def grid(table: PublicTable, epsilon: float) -> Iterator[Choice]:
+def grid(table: PublicTable, epsilon: float) -> Iterator[TableTrial]:
     """The points whose best is the oracle: step sizes and lengths, clips for numbers, and noise-corrected Adam."""
     signal = table.n * gaussian_mu(epsilon, DELTA)
-    facts = {"n": table.n, "signal": signal, "classes": table.classes}
     if table.classes:
-        rules = [Rule(rate=r, clip=1.0, flow=f, power=0.0, most=9.0) for r in (8.0, 2.0) for f in FACTORS]
+        rules = [FlowRule(rate=r, clip=1.0, flow=f, power=0.0, most=9.0) for r in (8.0, 2.0) for f in FACTORS]
     else:
-        rules = [Rule(rate=1.0, clip=c, flow=f, power=0.0, most=9.0) for c in (0.15, 0.4, 1.0) for f in NUMBER_FACTORS]
-    batch = ruled(rules[0], **facts).batch
+        rules = [
+            FlowRule(rate=1.0, clip=c, flow=f, power=0.0, most=9.0) for c in (0.15, 0.4, 1.0) for f in NUMBER_FACTORS
+        ]
+    batch = ruled(rules[0], n=table.n, signal=signal, classes=table.classes).batch
     for rule in rules:
-        training = ruled(rule, **facts)
+        training = ruled(rule, n=table.n, signal=signal, classes=table.classes)
         training = replace(training, steps=min(MOST, training.steps or MOST))
         label = f"sgd {rule.rate:g} {rule.clip:g} x {rule.flow:g}"
-        yield Choice(label=label, method=Sgd(max_grad_norm=rule.clip), training=training)
+        yield TableTrial(label=label, method=Sgd(max_grad_norm=rule.clip), training=training)
     for rate, steps in ADAM[bool(table.classes)]:
         adam = Training(batch=batch, steps=steps, learning_rate=rate, optimizer="dp-adam", output="tail")
         clip = 1.0 if table.classes else 0.4
-        yield Choice(label=f"adam {rate:g} {steps}", method=Sgd(max_grad_norm=clip), training=adam)
+        yield TableTrial(label=f"adam {rate:g} {steps}", method=Sgd(max_grad_norm=clip), training=adam)
 
 
-def trial(table: PublicTable, choice: Choice, epsilon: float, *, seed: int) -> Found:
+def trial(table: PublicTable, choice: TableTrial, epsilon: float, *, seed: int) -> Found:
     """One seeded run of a linear model and what it is worth on the held-out records."""
     stream = np.random.default_rng(0)
     kind = "logistic" if table.classes else "linear"

@@ -29,13 +29,16 @@ def init(
         str, typer.Option("--accountant", help="rdp, or pld: tighter, if no run is chosen by another's result.")
     ] = "rdp",
     order: Annotated[float | None, typer.Option(help="The Rényi order of rdp; by default a fitting one.")] = None,
+    parts: Annotated[bool, typer.Option(help="Allow runs on parts of the records; each is charged as on all.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a budget.
 
     Example: dpsrm budget init visits.budget --epsilon 2 --delta 1e-5
     """
-    create_budget(file, Budget(epsilon=epsilon, delta=delta, adjacency=adjacency, accountant=by, order=order))
+    create_budget(
+        file, Budget(epsilon=epsilon, delta=delta, adjacency=adjacency, accountant=by, order=order, parts=parts)
+    )
     show(file, as_json=as_json)
 
 

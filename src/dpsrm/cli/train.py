@@ -186,9 +186,10 @@ def _settings_for(settings: Settings, model: Model, records: Loaded, mlp_rate: f
 
 def _scaled(config: Config) -> Data:
     """Where the data is; LIBSVM text and arrays are scaled to norm 1 too where the schedule is made for that."""
-    from dpsrm.training.defaults import applies
+    from dpsrm.training.defaults import RULES, applies
 
-    ours = config.data.normalise is None and applies(config.settings, config.model.kind)
+    linear = config.model.kind in RULES
+    ours = config.data.normalise is None and linear and applies(config.settings, config.model.kind)
     return replace(config.data, normalise=True) if ours else config.data
 
 

@@ -241,7 +241,7 @@ def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:
 
 
 def encode_source(source: Source, encoder: Encoder) -> npt.NDArray[np.float32]:
-    """Features of a source without its target, by the encoder made for its kind; an array's columns go by their order."""
+    """Features of a source without its target, by the encoder made for its kind; arrays go by the order of columns."""
     if isinstance(source, Arrays) and isinstance(encoder, (HashEncoder, SchemaEncoder)):
         source = table_of_array(source.x, encoder.names)
     if isinstance(source, Table) and isinstance(encoder, (HashEncoder, SchemaEncoder)):

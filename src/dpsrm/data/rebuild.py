@@ -19,7 +19,8 @@ from dpsrm.data.schema_encoding import SchemaEncoder
 def encoder_from(description: Mapping[str, Any]) -> Encoder:
     """The encoder that described itself by `description`.
 
-    Guarantee: the encoder that comes back describes itself by the same words, so it encodes by the same rule.
+    Guarantee: the encoder that comes back describes itself by the same words (but for why they are public), so it
+    encodes by the same rule.
 
     Edge cases: a description that lacks something, or comes from a version of dpsrm with other rules, raises
     `InputError`.
@@ -33,7 +34,7 @@ def encoder_from(description: Mapping[str, Any]) -> Encoder:
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"[preprocessing] must say how records are encoded; got {error!r}") from error
     now = encoder.describe()
-    changed = sorted(name for name in now if now[name] != description.get(name))
+    changed = sorted(name for name in now if name != "public" and now[name] != description.get(name))
     need(
         not changed,
         "[preprocessing] must describe an encoder of this version of dpsrm",

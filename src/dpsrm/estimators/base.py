@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dpsrm.core.extras import need_extra
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records, SparseRecords
 from dpsrm.data.unlabelled import encode_unlabelled
-from dpsrm.estimators.inputs import by_record, choose_encoder, is_frame, need_memory
+from dpsrm.estimators.inputs import by_record, choose_encoder, from_data, is_frame, need_memory
 from dpsrm.estimators.leaks import READ, tell_leak
 from dpsrm.training import Model, Performance, Privacy, Settings, loss_for, train
 from dpsrm.training.config import plain
@@ -50,19 +51,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _train(self, loaded: Loaded, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0, read: str = "") -> None:
         """Train on the records and keep the run; `read` says which public fact was read from the records."""
         seed = self._seed()
+        settings, shape, choices = self.asked(len(loaded.records), classes=len(loaded.classes), seed=seed)
+        settings = choose(settings, shape, replace(choices, regulariser=regulariser))
         model = Model(kind=self._kind, hidden=tuple(hidden)) if hidden else Model(kind=self._kind)
-        settings = Settings(
-            privacy=Privacy(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant),
-            performance=Performance(checkpoint_seconds=0.0),
-            seed=seed,
-            budget=None if self.budget is None else str(self.budget),
-        )
-        shape = Shape(n=len(loaded.records), classes=len(loaded.classes), kind=self._kind)
-        settings = choose(settings, shape, self._choices(regulariser))
         module = model.build(
             features=loaded.n_features, classes=len(loaded.classes), stream=Streams.choose(seed).initialisation
         )
         known = {**loaded.description, **({f"{read}_from": READ} if read else {})}
+        if from_data(self.bounds):
+            known["public"] = f"the columns' bounds were {READ}"
         self.run_ = train(
             module,
             loss_for(len(loaded.classes)),
@@ -75,16 +72,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = self.run_.plan.schedule.steps
         self.epsilon_spent_ = self.run_.epsilon
 
-    def _choices(self, regulariser: float) -> Choices:
-        """What the user chose about the schedule."""
-        return Choices(
+    def asked(self, n: int, *, classes: int, seed: int | None = None) -> tuple[Settings, Shape, Choices]:
+        """The promise, the public shape of n records, and what the user chose about the schedule."""
+        settings = Settings(
+            privacy=Privacy(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant),
+            performance=Performance(checkpoint_seconds=0.0),
+            seed=seed,
+            budget=None if self.budget is None else str(self.budget),
+        )
+        choices = Choices(
             steps=self.steps,
             batch=self.batch_size,
             learning_rate=self.learning_rate,
             max_grad_norm=self.max_grad_norm,
             method=self.method,
-            regulariser=regulariser,
         )
+        return settings, Shape(n=n, classes=classes, kind=self._kind), choices
 
     def _seed(self) -> int | None:
         """A seed for research, with a warning; None draws from the operating system."""

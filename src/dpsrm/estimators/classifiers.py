@@ -17,7 +17,7 @@ from dpsrm.training.predict import chosen_places, class_probabilities
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import ClassifierMixin  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
-from sklearn.utils.validation import check_consistent_length, column_or_1d  # noqa: E402
+from sklearn.utils.validation import assert_all_finite, check_consistent_length, column_or_1d  # noqa: E402
 
 
 class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
@@ -26,6 +26,7 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
     def _codes(self, y: Any) -> tuple[npt.NDArray[np.int64], str]:
         """Labels as 0..K-1 of the sorted classes, and which fact was read from the records."""
         labels = column_or_1d(y, warn=True)
+        assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         if self.classes is None:
             tell_leak("the classes were read from the labels", "give classes=[…], all that can occur")
@@ -42,6 +43,17 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
         wrong = np.flatnonzero(self.classes_[codes] != labels)
         need(len(wrong) == 0, "every label must be one of classes", rows=wrong[:5].tolist(), classes=self.classes)
         return codes.astype(np.int64), "classes" if self.classes is None else ""
+
+    @property
+    def outcomes(self) -> int:
+        """How many classes there are, if the user said so."""
+        need(self.classes is not None, "a search needs the classes named", remedy="give the estimator classes=[…]")
+        return len(np.unique(np.asarray(self.classes)))
+
+    def merits(self, X: Any, y: Any) -> npt.NDArray[np.float64]:
+        """How good each prediction is, from 0 to 1: whether it is right."""
+        merits: npt.NDArray[np.float64] = (self.predict(X) == column_or_1d(y)).astype(np.float64)
+        return merits
 
     def _fit(self, X: Any, y: Any, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
         """Check, encode, train."""
@@ -138,12 +150,18 @@ class PrivateLogisticRegression(_PrivateClassifier):
     @property
     def coef_(self) -> npt.NDArray[np.float64]:
         """Weights of the encoded features, a row per output."""
-        return self.run_.module.weight.detach().double().numpy()
+        return _plain(self.run_.module.weight)
 
     @property
     def intercept_(self) -> npt.NDArray[np.float64]:
         """The bias of each output."""
-        return self.run_.module.bias.detach().double().numpy()
+        return _plain(self.run_.module.bias)
+
+
+def _plain(values: Any) -> npt.NDArray[np.float64]:
+    """A module's parameters as an array."""
+    found: npt.NDArray[np.float64] = values.detach().double().numpy()
+    return found
 
 
 class PrivateMLPClassifier(_PrivateClassifier):

@@ -41,6 +41,11 @@ def by_record(bounds: Any) -> bool:
     return isinstance(bounds, str) and bounds == BY_RECORD
 
 
+def from_data(bounds: Any) -> bool:
+    """Whether bounds are read from the records."""
+    return isinstance(bounds, str) and bounds == FROM_DATA
+
+
 def need_memory(n: int, features: int) -> None:
     """Refuse records that do not fit into memory as dense features."""
     need(

@@ -35,6 +35,20 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             self.target_range_ = TargetRange(*map(float, self.target_range))
         return self.target_range_.scaled(numbers.tolist()), "target_range" if self.target_range is None else ""
 
+    @property
+    def outcomes(self) -> int:
+        """No classes; the range must be known."""
+        known = self.target_range is not None
+        need(known, "a search needs the target's range", remedy="give the estimator target_range=(low, high)")
+        return 0
+
+    def merits(self, X: Any, y: Any) -> npt.NDArray[np.float64]:
+        """How good each prediction is, from 0 to 1: one minus its squared error, in ranges of the target."""
+        low, high = self.target_range_.low, self.target_range_.high
+        misses = (self.predict(X) - np.clip(column_or_1d(y), low, high)) / (high - low)
+        merits: npt.NDArray[np.float64] = np.clip(1 - misses**2, 0.0, 1.0)
+        return merits
+
     def _fit(self, X: Any, y: Any, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
         """Check, encode, train."""
         need(y is not None, "this estimator requires y to be passed, but the target y is None")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.core.errors import need
@@ -19,7 +20,7 @@ LEAST_STEPS, MOST_STEPS = 64, 4000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class FlowRule:
     """How a linear model is trained: flow time η·T = `flow`·classes^`power`·n·μ/`clip`, in steps of size `rate`.
 
     Args:
@@ -36,8 +37,8 @@ class Rule:
 
 
 RULES = {
-    "logistic": Rule(rate=8.0, clip=1.0, flow=0.5, power=0.5, most=2.0),
-    "linear": Rule(rate=1.0, clip=0.25, flow=0.25, power=0.0, most=2.0),
+    "logistic": FlowRule(rate=8.0, clip=1.0, flow=0.5, power=0.5, most=2.0),
+    "linear": FlowRule(rate=1.0, clip=0.25, flow=0.25, power=0.0, most=2.0),
 }
 """One linear layer with the logistic or softmax loss, and with the squared loss of targets in [-1, 1]."""
 
@@ -73,7 +74,7 @@ def default_training(
     return Sgd(max_grad_norm=rule.clip), ruled(rule, n=n, signal=signal, classes=classes)
 
 
-def ruled(rule: Rule, *, n: int, signal: float, classes: int) -> Training:
+def ruled(rule: FlowRule, *, n: int, signal: float, classes: int) -> Training:
     """The schedule that a rule for linear models gives; `signal` is n·μ, doubled under add/remove."""
     flow = min(rule.most, rule.flow * max(1, classes) ** rule.power) * signal / rule.clip
     steps = min(MOST_STEPS, max(LEAST_STEPS, round(flow / rule.rate)))
@@ -159,7 +160,7 @@ def choose(settings: Settings, shape: Shape, choices: Choices) -> Settings:
     training = replace(ruled_.training, **given, regulariser=choices.regulariser)
     method = ruled_.method if choices.method is None else choices.method
     clip = {} if choices.max_grad_norm is None else {"max_grad_norm": choices.max_grad_norm}
-    found = method_class(method)(**clip) if isinstance(method, str) else replace(method, **clip)
+    found = method_class(method)(**clip) if isinstance(method, str) else replace(cast(Any, method), **clip)
     return replace(ruled_, method=found, training=training)
 
 

@@ -1,0 +1,167 @@
+"""A search over parameters whose price is known and paid."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsrm.accounting.selection import runs_to_gamma
+from dpsrm.core.errors import BudgetExceeded, need
+from dpsrm.core.extras import need_extra
+from dpsrm.core.randomness import Streams
+from dpsrm.estimators.base import PrivateEstimator
+from dpsrm.estimators.leaks import tell_leak
+from dpsrm.estimators.scores import noisy_score
+from dpsrm.estimators.selection import ETA, TryPlan, plan_tries
+
+need_extra("sklearn", extra="sklearn")
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone  # noqa: E402
+from sklearn.model_selection import ParameterGrid  # noqa: E402
+from sklearn.utils import _safe_indexing, check_random_state  # noqa: E402
+from sklearn.utils.validation import check_is_fitted  # noqa: E402
+
+_ALL = "every try is charged as the dearest, and only the best one comes out: "
+
+
+class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """The best of several parameter settings, the search included in (ε, δ).
+
+    A random number of tries (about `tries`) each draw a setting of the grid, train on a part of the records and are
+    scored on the rest, with noise. Only the best try comes out: its model, parameters and noisy score.
+
+        ε = that of Papernot & Steinke (2022), Theorem 2, for the dearest setting of the grid
+
+    Args:
+        estimator: a private estimator whose classes (or target_range) are given; its epsilon and delta are replaced.
+        param_grid: as in scikit-learn's GridSearchCV.
+        epsilon, delta: the promise for the whole search, for replacing one record.
+        tries: how many tries are expected, above 1.
+        held_out: the share of records on which tries are scored.
+        random_state: research only: reproducible, not private.
+
+    Guarantee: best_estimator_, best_params_ and best_score_ together are (ε, δ)-DP. Not covered: how long the search
+    took, which tells the number of tries.
+
+    Edge cases: the run folders of the tries are deleted, the best one's too: their certificates state the cost of one
+    run, not of the search. `out` and `budget` of the estimator are refused.
+    """
+
+    def __init__(
+        self,
+        estimator: PrivateEstimator,
+        param_grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        tries: float = 10.0,
+        held_out: float = 0.2,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.param_grid = param_grid
+        self.epsilon = epsilon
+        self.delta = delta
+        self.tries = tries
+        self.held_out = held_out
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> PrivateSearchCV:
+        """Search, and keep the best try."""
+        self._need_plain()
+        streams = Streams.choose(self._seed())
+        train, test = self._parts(X, streams.sampling)
+        settings = list(ParameterGrid(self.param_grid))
+        made = [self._made(each) for each in settings]
+        plan = plan_tries(made, n=len(train), epsilon=self.epsilon, delta=self.delta, tries=self.tries)
+        best = -np.inf
+        gamma = runs_to_gamma(self.tries, eta=ETA)
+        for _ in range(int(streams.output.logseries(1 - gamma))):
+            each = settings[int(streams.output.integers(len(settings)))]
+            tried, score = self._try(each, plan, (X, y), parts=(train, test), streams=streams)
+            if score > best:
+                best, self.best_estimator_, self.best_params_ = score, tried, each
+        self.best_score_ = best
+        self.epsilon_spent_ = plan.total
+        self._restate(plan)
+        return self
+
+    def _made(self, parameters: Mapping[str, Any]) -> Any:
+        """The estimator with some parameters; Rényi curves prove its tries, so they calibrate them."""
+        need(
+            not {"epsilon", "delta", "budget", "out", "accountant", "random_state"} & set(parameters),
+            "epsilon, delta, accountant, budget, out and random_state are not searched",
+            parameters=sorted(parameters),
+        )
+        return clone(self.estimator).set_params(**parameters, accountant="rdp")
+
+    def _try(
+        self,
+        parameters: Mapping[str, Any],
+        plan: TryPlan,
+        data: tuple[Any, Any],
+        *,
+        parts: tuple[Any, Any],
+        streams: Streams,
+    ) -> tuple[Any, float]:
+        """One try: trained on the first part, scored with noise on the second."""
+        (X, y), (train, test) = data, parts
+        seed = None if streams.private else int(streams.output.integers(2**31))
+        one = self._made(parameters).set_params(epsilon=plan.epsilon, delta=self.delta, random_state=seed)
+        one.fit(_safe_indexing(X, train), _safe_indexing(y, train))
+        if not plan.covers(one.run_.plan.spending):
+            raise BudgetExceeded(f"{_ALL}the try {dict(parameters)} spent more than was planned")
+        merits = one.merits(_safe_indexing(X, test), _safe_indexing(y, test))
+        return one, noisy_score(merits, streams, noise_multiplier=plan.score_noise, delta=self.delta)
+
+    def _restate(self, plan: TryPlan) -> None:
+        """The best try's ε is that of the search; its folder, whose certificate knows one run alone, goes."""
+        run = self.best_estimator_.run_
+        shutil.rmtree(run.folder.path, ignore_errors=True)
+        spent = replace(run.guarantee, epsilon=plan.total, accountant="rdp, with selection")
+        self.best_estimator_.run_ = replace(run, guarantee=spent)
+        self.best_estimator_.epsilon_spent_ = plan.total
+
+    def _parts(self, X: Any, stream: np.random.Generator) -> tuple[Any, Any]:
+        """Positions to train on and to score on, drawn without looking at a record."""
+        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        held = round(self.held_out * n)
+        need(1 <= held < n, "both parts need a record", records=n, held_out=self.held_out)
+        order = stream.permutation(n)
+        return np.sort(order[held:]), np.sort(order[:held])
+
+    def _seed(self) -> int | None:
+        """A seed for research, with a warning; None draws from the operating system."""
+        if self.random_state is None:
+            return None
+        tell_leak("random_state makes the noise predictable", "leave it out for a private model")
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _need_plain(self) -> None:
+        """Refuse what would publish single tries."""
+        ours = isinstance(self.estimator, PrivateEstimator)
+        need(ours, "a search is for one private estimator", estimator=type(self.estimator).__name__)
+        for name in ("out", "budget", "random_state"):
+            value = getattr(self.estimator, name)
+            need(value is None, f"the tries of a search have no {name}", **{name: value}, remedy="leave it out")
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """As the best estimator."""
+        check_is_fitted(self)
+        found: npt.NDArray[Any] = self.best_estimator_.predict(X)
+        return found
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """As the best estimator."""
+        check_is_fitted(self)
+        found: npt.NDArray[np.float64] = self.best_estimator_.predict_proba(X)
+        return found
+
+    def score(self, X: Any, y: Any) -> float:
+        """As the best estimator."""
+        check_is_fitted(self)
+        return float(self.best_estimator_.score(X, y))

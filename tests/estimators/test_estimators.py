@@ -1,0 +1,213 @@
+"""The four estimators: the promise, what is read from records, pandas and CSR, scikit-learn's tools, and the run."""
+
+import json
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+from sklearn.model_selection import KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
+from typer.testing import CliRunner
+
+import dpsrm
+from dpsrm.accounting.budget import read_budget
+from dpsrm.cli.commands import app
+from dpsrm.core.errors import BudgetExceeded, InputError
+from dpsrm.data.columns import Number
+from dpsrm.data.encoding import HashEncoder
+from dpsrm.data.schema_encoding import SchemaEncoder
+from dpsrm.runs.toml import read_toml
+from dpsrm.sklearn import (
+    PrivacyLeakWarning,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateMLPClassifier,
+    PrivateMLPRegressor,
+    new_budget,
+)
+
+QUICK = {"steps": 4, "accountant": "rdp"}
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, size=(600, 3))
+LABELS = np.where(X[:, 0] > 0, "ill", "well")
+NUMBERS = 10 * X[:, 0] + 5
+FRAME = pd.DataFrame({"age": X[:, 0] * 40, "job": RNG.choice(["nurse", "cook"], 600), "seen": X[:, 1] > 0})
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.ERROR, logger="dpsrm")
+
+
+def seeded(estimator):
+    """A reproducible fit: its warning is expected."""
+    return estimator.set_params(random_state=3)
+
+
+def test_a_private_fit_keeps_its_promise_and_learns():
+    model = PrivateLogisticRegression(epsilon=3.0, delta=1e-4, classes=["ill", "well"], bounds=(-1, 1)).fit(X, LABELS)
+    assert 2.9 < model.epsilon_spent_ <= 3.0
+    assert model.run_.plan.privacy.delta == 1e-4
+    assert model.score(X, LABELS) > 0.85
+    assert model.predict_proba(X).shape == (600, 2)
+    assert dpsrm.verify(model.run_.folder.path).ok
+    assert np.array_equal(model.classes_, ["ill", "well"])
+    assert model.coef_.shape == (1, model.encoder_.features)
+
+
+def test_numbers_stay_in_their_range_and_are_learned():
+    model = PrivateLinearRegression(epsilon=3.0, bounds=(-1, 1), target_range=(-5, 15)).fit(X, NUMBERS)
+    found = model.predict(X)
+    assert model.score(X, NUMBERS) > 0.7
+    assert -5 <= found.min() <= found.max() <= 15
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "word"),
+    [
+        (PrivateLogisticRegression(**QUICK), LABELS, "classes were read"),
+        (PrivateMLPClassifier(**QUICK, hidden=(3,)), LABELS, "classes were read"),
+        (PrivateLinearRegression(**QUICK), NUMBERS, "range was read"),
+        (PrivateMLPRegressor(**QUICK, hidden=(3,)), NUMBERS, "range was read"),
+        (PrivateLogisticRegression(**QUICK, classes=["ill", "well"], bounds="data"), LABELS, "bounds were read"),
+        (PrivateLogisticRegression(**QUICK, classes=["ill", "well"], random_state=1), LABELS, "noise predictable"),
+    ],
+)
+def test_what_is_read_from_records_is_said(estimator, y, word):
+    with pytest.warns(PrivacyLeakWarning, match=word):
+        estimator.fit(X, y)
+    facts = read_toml(estimator.run_.folder.config)["preprocessing"]
+    said = [value for name, value in facts.items() if name in ("classes_from", "target_range_from", "public")]
+    assert ("random_state" in str(estimator)) or any("read from the records" in text for text in said), said
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y"),
+    [
+        (PrivateLogisticRegression(**QUICK, classes=["ill", "well"]), LABELS),
+        (PrivateLinearRegression(**QUICK, target_range=(-5, 15)), NUMBERS),
+        (PrivateMLPClassifier(**QUICK, classes=["ill", "well"], hidden=(3,), bounds=(-1, 1)), LABELS),
+        (PrivateMLPRegressor(**QUICK, target_range=(-5, 15), hidden=(3,), bounds="record"), NUMBERS),
+    ],
+)
+def test_without_a_warning_features_depend_on_their_own_record_alone(estimator, y):
+    """Warnings are errors here; another record changes neither the encoder nor this record's features."""
+    estimator.fit(X, y)
+    other = X.copy()
+    other[0] = 1e6
+    encoder = estimator.encoder_
+    assert clone(estimator).fit(other, y).encoder_ == encoder
+
+
+def test_labels_outside_the_classes_are_refused_and_so_is_one_class():
+    with pytest.raises(InputError, match="one of classes"):
+        PrivateLogisticRegression(classes=["ill", "dead"]).fit(X, LABELS)
+    with pytest.raises(InputError, match="two classes"):
+        PrivateLogisticRegression(classes=["ill"]).fit(X, LABELS)
+
+
+@pytest.mark.parametrize("bounds", [(1, 0), (0,), "all", (0, np.inf), 3])
+def test_bad_bounds_are_refused(bounds):
+    with pytest.raises(InputError, match="bounds are"):
+        PrivateLogisticRegression(classes=["ill", "well"], bounds=bounds).fit(X, LABELS)
+
+
+def test_bounds_reach_the_encoder():
+    model = PrivateLogisticRegression(**QUICK, classes=["ill", "well"], bounds=([-1, -2, -3], 4)).fit(X, LABELS)
+    assert isinstance(model.encoder_, SchemaEncoder)
+    assert model.encoder_.schema.columns == tuple(Number(f"x{j}", -1.0 - j, 4.0, 9) for j in range(3))
+
+
+def test_frames_go_through_the_encoder_by_name():
+    model = PrivateLogisticRegression(**QUICK, classes=["ill", "well"]).fit(FRAME, LABELS)
+    assert model.encoder_ == HashEncoder(("age", "job", "seen"))
+    assert list(model.feature_names_in_) == ["age", "job", "seen"]
+    unseen = FRAME.assign(job="pilot")
+    assert set(model.predict(unseen)) <= {"ill", "well"}
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(FRAME[["job", "age", "seen"]])
+
+
+def test_a_schema_for_frames(tmp_path):
+    schema = {"columns": {"age": {"kind": "number", "min": -40, "max": 40, "knots": 5}, "seen": {"kind": "boolean"}}}
+    schema["columns"]["job"] = {"kind": "category", "values": ["nurse", "cook"]}
+    model = PrivateLogisticRegression(epsilon=3.0, classes=["ill", "well"], schema=schema).fit(FRAME, LABELS)
+    assert model.encoder_.features == 6 + 2 + 4
+    assert model.score(FRAME, LABELS) > 0.8
+
+
+def test_sparse_matrices_are_scaled_by_record_without_a_warning():
+    matrix = scipy.sparse.csr_matrix(np.where(X > 0.2, X, 0))
+    model = PrivateLogisticRegression(**QUICK, classes=["ill", "well"]).fit(matrix, LABELS)
+    assert model.encoder_.normalise
+    assert np.array_equal(model.predict(matrix), model.predict(matrix.toarray()))
+
+
+def command_line(*arguments):
+    """What `dpsrm …` prints."""
+    done = CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_estimator_run_folder_and_command_line_agree_bit_for_bit(tmp_path, kind):
+    """`dpsrm predict` reads the published files alone; the estimator asks the module in memory."""
+    data = FRAME if kind == "frame" else X
+    hidden = {"hidden": (5,)}
+    model = PrivateMLPClassifier(**QUICK, **hidden, classes=["ill", "well"], out=tmp_path / "run").fit(data, LABELS)
+    loaded = dpsrm.load_run(tmp_path / "run")
+    assert np.array_equal(loaded.predict_proba(data), model.predict_proba(data))
+    assert np.array_equal(loaded.predict(data), model.predict(data))
+    file = tmp_path / ("new.parquet" if kind == "frame" else "new.npz")
+    data.to_parquet(file) if kind == "frame" else np.savez(file, X=data)
+    found = json.loads(command_line("predict", tmp_path / "run", "--data", file, "--proba", "--json"))
+    assert found["prediction"] == model.predict(data).tolist()
+    assert np.array_equal([found["probability_ill"], found["probability_well"]], model.predict_proba(data).T)
+
+
+def test_a_regression_agrees_with_its_run_folder(tmp_path):
+    model = PrivateLinearRegression(**QUICK, target_range=(-5, 15), out=tmp_path / "run").fit(FRAME, NUMBERS)
+    assert np.array_equal(dpsrm.load_run(tmp_path / "run").predict(FRAME), model.predict(FRAME))
+
+
+def test_the_temporary_folder_goes_with_the_estimator():
+    model = PrivateLogisticRegression(**QUICK, classes=["ill", "well"]).fit(X, LABELS)
+    folder = model.run_.folder.path
+    assert folder.exists()
+    del model
+    assert not folder.exists()
+
+
+def test_pipelines_clones_and_what_the_user_chooses():
+    model = PrivateLogisticRegression(classes=["ill", "well"], bounds=(-1, 1), penalty=0.1, max_grad_norm=0.5, **QUICK)
+    pipeline = make_pipeline(Normalizer(), clone(model)).fit(X, LABELS)
+    run = pipeline[-1].run_
+    assert run.plan.schedule.steps == 4 == pipeline[-1].n_iter_
+    assert run.plan.method.max_grad_norm == 0.5
+    assert read_toml(run.folder.config)["training"]["regulariser"] == 0.1
+    assert pipeline.predict(X).shape == (600,)
+
+
+def test_cross_validation_draws_on_a_shared_budget(tmp_path):
+    path = new_budget(tmp_path / "all.budget", epsilon=4.0, delta=1e-5)
+    model = PrivateLogisticRegression(**QUICK, epsilon=1.0, classes=["ill", "well"], budget=path)
+    cross_val_score(model, X, LABELS, cv=KFold(3), error_score="raise")
+    found = read_budget(tmp_path / "all.budget")
+    assert len(found.reservations) == 3
+    assert 1.0 < found.spent <= 4.0
+    with pytest.raises(BudgetExceeded):
+        cross_val_score(model.set_params(epsilon=2.0), X, LABELS, cv=KFold(3), error_score="raise")
+    assert read_budget(tmp_path / "all.budget").spent <= 4.0
+
+
+def test_a_budget_for_all_records_refuses_parts(tmp_path):
+    command_line("budget", "init", tmp_path / "one.budget", "--epsilon", 4, "--delta", 1e-5)
+    model = PrivateLogisticRegression(**QUICK, classes=["ill", "well"], budget=str(tmp_path / "one.budget"))
+    model.fit(X, LABELS)
+    with pytest.raises(InputError, match="same records"):
+        clone(model).fit(X[:300], LABELS[:300])

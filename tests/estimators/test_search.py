@@ -1,0 +1,148 @@
+"""A private search: its price, what it scores on, and that single tries do not come out."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from dpsrm.accounting.rdp import rdp_curve
+from dpsrm.accounting.selection import runs_to_gamma, select_epsilon
+from dpsrm.core.errors import BudgetExceeded, InputError
+from dpsrm.core.events import Charge, GaussianRelease, Sampling, Scheme, Spending
+from dpsrm.core.randomness import Streams
+from dpsrm.estimators import search
+from dpsrm.estimators.scores import noisy_score
+from dpsrm.estimators.selection import ETA, TryPlan, plan_tries
+from dpsrm.mechanisms import airlock
+from dpsrm.sklearn import PrivateLinearRegression, PrivateLogisticRegression, PrivateSearchCV
+
+X = np.random.default_rng(0).uniform(-1, 1, size=(800, 2))
+Y = (X[:, 0] > 0).astype(int)
+BASE = {"classes": [0, 1], "bounds": (-1, 1)}
+GRID = {"learning_rate": [1e-6, 4.0], "steps": [20]}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    caplog.set_level(logging.ERROR, logger="dpsrm")
+
+
+def made(**parameters):
+    return PrivateLogisticRegression(**BASE, accountant="rdp", **parameters)
+
+
+def plan(tries=4.0, epsilon=2.0):
+    return plan_tries([made(steps=10), made(steps=20)], n=640, epsilon=epsilon, delta=1e-5, tries=tries)
+
+
+def test_the_price_is_that_of_the_dearest_try_and_within_the_budget():
+    found = plan()
+    assert found.epsilon < found.total <= 2.0
+    assert found.total > 1.8, "the budget is used"
+    gamma = runs_to_gamma(4.0, eta=ETA)
+    for steps in (10, 20):
+        fitted = made(steps=steps, epsilon=found.epsilon).fit(X[:640], Y[:640])
+        spending = fitted.run_.plan.spending
+        assert found.covers(spending)
+        assert select_epsilon(spending, 1e-5, eta=ETA, gamma=gamma) <= found.total * (1 + 1e-9)
+    assert plan(tries=40.0).epsilon < found.epsilon, "more tries, more noise in each"
+
+
+def test_a_score_costs_no_more_than_a_training():
+    """A Gaussian release of a sum that a record moves by at most 1."""
+    found = plan()
+    everything = Sampling(scheme=Scheme.FULL, population=160, batch=160)
+    release = GaussianRelease(noise_multiplier=found.score_noise, sampling=everything)
+    spending = Spending.of([Charge(release, 1)], adjacency=made().asked(640, classes=2)[0].privacy.adjacency)
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(rdp_curve(spending).values, found.curve.values, strict=True))
+    less = GaussianRelease(noise_multiplier=found.score_noise * 0.9, sampling=everything)
+    assert not found.covers(Spending.of([Charge(less, 1)], adjacency=spending.adjacency))
+
+
+def test_a_search_finds_what_learns_and_states_the_whole_price():
+    found = PrivateSearchCV(made(), GRID, epsilon=8.0, tries=12).fit(X, Y)
+    assert found.score(X, Y) > 0.8
+    assert found.best_params_["learning_rate"] == 4.0
+    assert found.epsilon_spent_ == found.best_estimator_.epsilon_spent_ == found.best_estimator_.run_.epsilon <= 8.0
+    assert not found.best_estimator_.run_.folder.path.exists()
+    assert found.predict_proba(X).shape == (800, 2)
+
+
+def test_tries_train_and_are_scored_on_different_records(monkeypatch):
+    seen = {"train": [], "score": []}
+    fit, merits = PrivateLogisticRegression.fit, PrivateLogisticRegression.merits
+
+    def spied_fit(self, inputs, labels):
+        seen["train"].append(inputs[:, 1])
+        return fit(self, inputs, labels)
+
+    def spied_merits(self, inputs, labels):
+        seen["score"].append(inputs[:, 1])
+        found = merits(self, inputs, labels)
+        assert set(found) <= {0.0, 1.0}
+        return found
+
+    monkeypatch.setattr(PrivateLogisticRegression, "fit", spied_fit)
+    monkeypatch.setattr(PrivateLogisticRegression, "merits", spied_merits)
+    PrivateSearchCV(made(), GRID, epsilon=4.0, tries=3).fit(X, Y)
+    for train, score in zip(seen["train"], seen["score"], strict=True):
+        assert len(train) == 640
+        assert len(score) == 160
+        assert not set(train) & set(score)
+
+
+def test_scores_are_noisy(monkeypatch):
+    """With predictions fixed, scores still spread by the planned noise."""
+    monkeypatch.setattr(PrivateLogisticRegression, "merits", lambda self, inputs, labels: np.zeros(len(labels)))
+    noise = []
+
+    def spied(std, size, stream):
+        noise.append(std)
+        return real(std, size, stream)
+
+    real = airlock.gaussian_noise
+    monkeypatch.setattr(airlock, "gaussian_noise", lambda std, size, stream: spied(std, size, stream))
+    found = PrivateSearchCV(made(), GRID, epsilon=2.0, tries=3).fit(X, Y)
+    assert found.best_score_ != 0
+    planned = plan_tries([made(**GRID_ONE)], n=640, epsilon=2.0, delta=1e-5, tries=3).score_noise
+    assert planned in noise, "std of a sum that a record moves by at most 1"
+
+
+GRID_ONE = {"learning_rate": 4.0, "steps": 20}
+
+
+def test_a_try_that_costs_more_than_planned_is_refused(monkeypatch):
+    cheap = plan()
+    curve = type(cheap.curve)(orders=cheap.curve.orders, values=tuple(v / 2 for v in cheap.curve.values))
+    wrong = TryPlan(epsilon=cheap.epsilon, curve=curve, score_noise=1.0, total=cheap.total)
+    monkeypatch.setattr(search, "plan_tries", lambda *_, **__: wrong)
+    with pytest.raises(BudgetExceeded, match="dearest"):
+        PrivateSearchCV(made(), {"steps": [20]}, epsilon=2.0, tries=3).fit(X, Y)
+
+
+def test_numbers_are_searched_too():
+    model = PrivateLinearRegression(target_range=(-1, 1), bounds=(-1, 1))
+    found = PrivateSearchCV(model, {"steps": [10, 20]}, epsilon=8.0, tries=3).fit(X, X[:, 0])
+    assert 0.5 < found.best_score_ < 1.2
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grid", "word"),
+    [
+        (PrivateLogisticRegression(), GRID, "classes named"),
+        (PrivateLinearRegression(), GRID, "range"),
+        (made(out="runs/x"), GRID, "no out"),
+        (made(budget="b"), GRID, "no budget"),
+        (made(), {"epsilon": [1, 2]}, "not searched"),
+        ("a text", GRID, "private estimator"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(estimator, grid, word):
+    with pytest.raises(InputError, match=word):
+        PrivateSearchCV(estimator, grid).fit(X, Y)
+
+
+def test_merits_outside_their_bounds_are_never_released():
+    for wrong in ([1.5], [-0.1], []):
+        with pytest.raises(InputError, match="merits"):
+            noisy_score(np.array(wrong), Streams.seeded(0), noise_multiplier=1.0, delta=1e-5)
