@@ -59,7 +59,7 @@ def test_a_regression_learns_and_predicts_in_the_targets_unit(files, tmp_path, a
     assert body["test"]["r2"] > 0.8, body["test"]
     config = read_toml(tmp_path / "run" / "config.toml")
     assert config["model"]["kind"] == kind
-    assert config["training"]["learning_rate"] == (0.1 if kind == "mlp" else 1.0)
+    assert config["training"]["optimizer"] == ("dp-adam" if kind == "mlp" else "constant")
     assert config["preprocessing"]["target_range"] == [0, 1000]
 
     run = load_run(tmp_path / "run")

@@ -87,7 +87,7 @@ NETWORK = "mlp"
 
 def _network(n: int, signal: float, classes: int) -> tuple[Method, Training]:
     """A small network: Adam that knows the noise, which needs no rate of the user's."""
-    steps = min(1000, max(LEAST_STEPS, round(signal / 8)))
+    steps = min(1000, max(LEAST_STEPS, round(signal / 4)))
     training = Training(
         batch=default_batch(n, max(2, classes)), steps=steps, learning_rate=0.01, optimizer="dp-adam", output="tail"
     )
