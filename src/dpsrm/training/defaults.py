@@ -5,7 +5,6 @@ Fitted on public tables (docs/decisions/defaults.md); no record of the user's is
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
