@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 
 class DpsrmError(Exception):
     """Every error dpsrm raises on purpose; the command line prints it without a traceback."""
@@ -56,3 +58,17 @@ def need(condition: bool, rule: str, /, *, remedy: str = "", **got: object) -> N
     if remedy:
         message += f"; {remedy}"
     raise InputError(message)
+
+
+def need_numbers(**values: object) -> None:
+    """Raise `InputError` unless every value is a number.
+
+    >>> need_numbers(epsilon=3, delta=1e-5)
+    >>> need_numbers(epsilon="3")
+    Traceback (most recent call last):
+        ...
+    dpsrm.core.errors.InputError: epsilon must be a number; got epsilon='3'
+    """
+    for name, value in values.items():
+        good = isinstance(value, Real) and not isinstance(value, bool)
+        need(good, f"{name} must be a number", **{name: value})

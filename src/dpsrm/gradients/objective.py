@@ -156,7 +156,8 @@ class Objective:
                 rule = "module and loss cannot be run on each example alone by vmap"
                 raise IsolationError(f"{rule}: {words}{_hint(words)}{_WAYS_OUT}") from error
             shapes = ", ".join(f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in leaves(batch))
-            raise InputError(f"the module and loss must take the records ({shapes}): {words}") from error
+            loss = "losses(model, batch)" if isinstance(self.loss, ModelLosses) else "loss"
+            raise InputError(f"the module and {loss} must take the records ({shapes}): {words}") from error
         finally:
             guard.remove()
 

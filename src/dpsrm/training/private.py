@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from dpsrm.core.errors import ResumeError, need
+from dpsrm.core.errors import ResumeError, need, need_numbers
 from dpsrm.core.events import Adjacency, Scheme
 from dpsrm.core.isolation import Isolation
 from dpsrm.data import RecordSource, as_records
@@ -70,8 +71,8 @@ def make_private(
 
     Args:
         model: the module; it moves after every step. No wrapper, no renamed keys.
-        losses: (model, batch) → one loss per example, which must run the model it is given; or a loss module of torch
-            with reduction="none", for batches (inputs, targets).
+        losses: (model, batch) → one loss per example, which must run the model it is given; or a loss of torch with
+            reduction="none" (a module, or `partial(F.cross_entropy, reduction="none")`), for batches (inputs, targets).
         optimizer: any torch optimizer over the model's trainable parameters, except those that need a closure.
         epsilon, delta: the promise. The noise is calibrated to it (unless `noise_multiplier` is given).
         data_loader: a DataLoader; its dataset, collate function, workers and batch size (expected) are kept, its
@@ -162,6 +163,7 @@ def _need_known(**given: str) -> None:
 
 def _method(method: str | Method, max_grad_norm: float, max_diff_norm: float, options: dict[str, Any]) -> Method:
     """The method with its clips and its own settings."""
+    need_numbers(max_grad_norm=max_grad_norm, max_diff_norm=max_diff_norm)
     if isinstance(method, Method):
         need(not options, "a method that is given whole takes no further settings", given=sorted(options))
         chosen = method
@@ -188,8 +190,11 @@ def _sizes(method: Method, n: int, batch_size: int | None) -> tuple[int | None, 
 
 
 def _losses(losses: PerExampleLoss | ModelLosses) -> PerExampleLoss | ModelLosses:
-    """A function is one of (model, batch); a loss module of torch, or a loss of ours, one of (outputs, targets)."""
-    if isinstance(losses, (ModelLosses, nn.Module)) or losses in STANDARD_LOSSES:
+    """A function is one of (model, batch); a loss of torch, or of ours, is one of (outputs, targets)."""
+    need(callable(losses) or isinstance(losses, ModelLosses), "losses is a function of (model, batch)", losses=losses)
+    named = losses.func if isinstance(losses, partial) else losses
+    of_torch = isinstance(named, nn.Module) or getattr(named, "__module__", None) == F.__name__
+    if of_torch or isinstance(losses, ModelLosses) or named in STANDARD_LOSSES:
         return losses
     return ModelLosses(losses)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsrm.core.errors import need
+from dpsrm.core.errors import need, need_numbers
 from dpsrm.core.events import Adjacency, Scheme
 from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import AUTO, ENGINES, Layout
@@ -64,6 +64,9 @@ class Privacy:
 
     def __post_init__(self) -> None:
         """Refuse an ε, δ or noise with which nothing is promised."""
+        need_numbers(epsilon=self.epsilon, delta=self.delta)
+        if self.noise_multiplier is not None:
+            need_numbers(noise_multiplier=self.noise_multiplier)
         need(0 < self.epsilon < math.inf, "epsilon must be positive and finite", epsilon=self.epsilon)
         need(0 < self.delta < 1, "delta must lie strictly between 0 and 1", delta=self.delta, remedy="try 1e-5")
         s = self.noise_multiplier
@@ -107,6 +110,7 @@ class Training:
         need(self.epochs is None or self.steps is None, "give epochs or steps, not both", epochs=self.epochs)
         need(self.epochs is None or 0 < self.epochs < math.inf, "epochs must be positive", epochs=self.epochs)
         need(self.steps is None or self.steps >= 1, "steps must be 1 or more", steps=self.steps)
+        need_numbers(learning_rate=self.learning_rate)
         need(0 < self.learning_rate < math.inf, "the learning rate must be positive", learning_rate=self.learning_rate)
         need(
             self.optimizer in OPTIMIZERS or self.optimizer == OWN,
