@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 from dpsrm import InputError, Privacy, ResumeError, Settings, Training
@@ -519,6 +521,11 @@ WEIGHTED = DataLoader(TensorDataset(*records()), batch_size=B, sampler=WeightedR
         ),
         ({"loader": DataLoader(TensorDataset(*records()), batch_size=None)}, "batch_size"),
         ({"loader": DataLoader(TensorDataset(*records()), batch_size=500)}, "batch_size"),
+        ({"epsilon": "3"}, "epsilon must be a number; got epsilon='3'"),
+        ({"max_grad_norm": "1"}, "max_grad_norm must be a number"),
+        ({"losses": "cross-entropy"}, "losses is a function"),
+        ({"losses": F.cross_entropy}, 'use reduction="none"'),
+        ({"losses": lambda outputs, targets: F.cross_entropy(outputs, targets)}, r"losses\(model, batch\) must take"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, changes, words):
@@ -543,8 +550,9 @@ def test_a_name_with_its_settings(tmp_path):
     assert run._run.prepared.plan.method == Sgd(max_grad_norm=0.7, momentum=0.3)
 
 
-def test_a_loss_module_of_torch(tmp_path):
-    run = private(tmp_path / "run", losses=nn.CrossEntropyLoss(reduction="none"))
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(reduction="none"), partial(F.cross_entropy, reduction="none")])
+def test_a_loss_of_torch(tmp_path, loss):
+    run = private(tmp_path / "run", losses=loss)
     go(run)
     run.finish()
     assert verify(tmp_path / "run").ok

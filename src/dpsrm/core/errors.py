@@ -71,4 +71,4 @@ def need_numbers(**values: object) -> None:
     """
     for name, value in values.items():
         good = isinstance(value, Real) and not isinstance(value, bool)
-        need(good, f"{name} must be a number", **{name: value})
+        need(good, f"{name} must be a number; got {name}={value!r}")

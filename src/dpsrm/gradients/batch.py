@@ -80,6 +80,13 @@ def dense(batch: Batch) -> Batch:
     return mapped(lambda tensor: tensor if tensor.layout is torch.strided else tensor.to_dense(), batch)
 
 
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch where the parameters are."""
+    if isinstance(batch, Ragged):
+        return Ragged(tuple(on_device(group, device) for group in batch.groups))
+    return mapped(lambda tensor: tensor.to(device), batch)
+
+
 def shapes(batch: Batch) -> tuple[torch.Size, ...]:
     """The shape of one example."""
     return tuple(tensor.shape[1:] for tensor in leaves(batch))

@@ -30,7 +30,7 @@ class Seen:
 
 def chosen(examples: int) -> list[int]:
     """The places of a few examples, other ones each time."""
-    return sorted(torch.randperm(examples)[:_EXAMPLES].tolist())
+    return sorted(torch.randperm(examples, device="cpu")[:_EXAMPLES].tolist())
 
 
 def need_equal(together: float, alone: float, *, scale: float, what: str) -> None:

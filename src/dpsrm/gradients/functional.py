@@ -13,6 +13,7 @@ from dpsrm.core.secret import ClippedSum
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, copies, dense, example, examples, groups, padded, shapes
 from dpsrm.gradients.batch import rows as rows_of
+from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.passes import each_alone
 from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless, probes
@@ -20,8 +21,8 @@ from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
-_ELEMENTS = 2**24
-"""Per-example gradients held at once, in numbers: 64 MB of float32 per point."""
+_ELEMENTS, _ELEMENTS_ON_GPU = 2**24, 2**28
+"""Per-example gradients held at once, in numbers: 64 MB of float32 per point; 1 GB on a GPU, where small ones idle."""
 _ROWS = 1024
 """Rows added in one float64 product: more could not be kept within the margin (docs/decisions/rounding.md)."""
 
@@ -46,7 +47,9 @@ class FunctionalEngine:
         need(objective.way is Way.VMAP, "this engine runs each example alone by vmap", way=objective.way.value)
         self.objective = objective
         self.steady = steady
-        self.max_physical_batch = min(_ROWS, max_physical_batch or max(1, _ELEMENTS // objective.layout.size))
+        on_host = next(objective.module.parameters()).device.type == "cpu"
+        fitting = (_ELEMENTS if on_host else _ELEMENTS_ON_GPU) // objective.layout.size
+        self.max_physical_batch = min(_ROWS, max_physical_batch or max(1, fitting))
         self._piece = self.max_physical_batch if max_physical_batch else piece_size(self.max_physical_batch, expected)
         self._sizes: dict[tuple[torch.Size, ...], int] = {}
 
@@ -84,10 +87,10 @@ class FunctionalEngine:
 
     def _add(self, tally: Tally, piece: Batch, real: int) -> None:
         """Add one piece, of whose examples the first `real` count."""
-        state = torch.get_rng_state()
-        gradients, losses_B = [], torch.empty(0)
+        state = rng_states()
+        gradients, losses_B = [], tally.total_P[:0]
         for point_P in reversed(tally.query.points):
-            torch.set_rng_state(state)
+            set_rng_states(state)
             g_BP, losses_B = self._rows(point_P, piece, steady=tally.steady)
             gradients.append(g_BP.detach())
         tally.add(gradients[::-1], losses_B.detach(), real=real)

@@ -10,6 +10,7 @@ from torch import Tensor
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, as_batch, dense, each_example, examples
+from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.objective import Objective
 from dpsrm.gradients.places import Draws
 from dpsrm.gradients.query import MARGIN, STABILITY, ClipRule, Excess, Query, need_few, refuse_excess
@@ -35,7 +36,7 @@ class LoopEngine:
 
     def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
-        total_P = torch.zeros(self.objective.layout.size, dtype=torch.float64)
+        total_P = torch.zeros_like(query.points[0], dtype=torch.float64)
         batch = dense(batch)
         count, draws = examples(batch), Draws(steady=self.steady and not isinstance(batch, Ragged))
         need_few(count, count * len(query.parts))
@@ -47,10 +48,11 @@ class LoopEngine:
             finite = all(bool(torch.isfinite(g_P).all()) for g_P, _ in gradients)
             nonfinite += not finite
             for index, part in enumerate(query.parts):
-                row_P = sum((c * g for c, (g, _) in zip(part.coefficients, gradients, strict=True)), torch.tensor(0.0))
+                zero_P = torch.zeros_like(total_P)
+                row_P = sum((c * g for c, (g, _) in zip(part.coefficients, gradients, strict=True)), zero_P)
                 norm = float(row_P.norm())
                 if query.excess is Excess.RAISE:
-                    refuse_excess(torch.tensor([norm]), part)
+                    refuse_excess(row_P.norm().reshape(1), part)
                 if not finite:
                     continue
                 within, automatic = part.clip * (1 - self.margin), part.rule is ClipRule.AUTO
@@ -64,9 +66,9 @@ class LoopEngine:
 
     def _gradients(self, points: Sequence[Tensor], one: Batch) -> list[tuple[Tensor, float]]:
         """∇f_i and f_i at every point, with the same random numbers."""
-        state, found = torch.get_rng_state(), []
+        state, found = rng_states(), []
         for point_P in points:
-            torch.set_rng_state(state)
+            set_rng_states(state)
             found.append(self._gradient(point_P, one))
         return found
 

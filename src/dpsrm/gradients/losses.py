@@ -17,6 +17,7 @@ from dpsrm.core.secret import ClippedScores
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, copies, dense, example, examples, groups, padded, rows, shapes
 from dpsrm.gradients.checked import compare_losses
+from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.places import PIECE, Draws, placeless, probes
 from dpsrm.gradients.query import MARGIN
@@ -51,9 +52,9 @@ def clipped_losses(
     largest = max((abs(offset) for offset in offsets), default=0.0)
     need(examples(batch) + largest / clip <= _MOST, "scores cannot be summed safely", clip=clip, offset=largest)
     steady = steady and not isinstance(batch, Ragged)
-    state, sums = torch.get_rng_state(), []
+    state, sums = rng_states(), []
     for point_P, offset in zip(points, offsets, strict=True):
-        torch.set_rng_state(state)
+        set_rng_states(state)
         pieces = _pieces(objective, point_P, dense(batch), steady=steady)
         sums.append(math.fsum([offset, *(loss for piece_B in pieces for loss in _clamped(piece_B, clip))]))
     return ClippedScores(secret=tuple(sums), bound=clip, rows=examples(batch))

@@ -1,45 +1,41 @@
-"""Attention masks of transformers, built without asking what is in them.
+"""Padding masks of `transformers`, made without asking whether an example pads anything.
 
-The package leaves a mask out if it hides nothing, which it finds out from the mask's values. Under vmap there is one
-answer for all examples, so it cannot be asked: here the mask is built then, which gives the same attention.
+To save a mask, transformers looks whether it would be empty: a branch on an example's values, which vmap refuses. It
+lets others register how masks are made, and a mask that is always made gives the same attention.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
-
-_KINDS = ("sdpa", "eager")
-_taught: dict[str, Callable[..., Any]] = {}
-"""What was registered here."""
+_KINDS = ("eager", "sdpa")
 
 
-def build_masks_always(module: nn.Module) -> None:
-    """Teach transformers, if the module is made of it, to build masks whose values cannot be asked for."""
-    if not any(type(layer).__module__.startswith("transformers.") for layer in module.modules()):
+@contextmanager
+def masks_always_made() -> Iterator[None]:
+    """Inside, transformers (if it is loaded) makes the masks of attention whether they are empty or not."""
+    loaded = sys.modules.get("transformers.masking_utils")
+    makers = getattr(loaded, "ALL_MASK_ATTENTION_FUNCTIONS", None)
+    if makers is None:
+        yield
         return
-    masking: Any = sys.modules.get("transformers.masking_utils")
-    if masking is None:
-        return
-    for kind in _KINDS:
-        known = masking.ALL_MASK_ATTENTION_FUNCTIONS[kind]
-        if known is not _taught.get(kind):
-            _taught[kind] = _without_asking(known)
-            masking.AttentionMaskInterface.register(kind, _taught[kind])
+    before = {kind: makers[kind] for kind in _KINDS if kind in makers}
+    try:
+        makers.update({kind: _always(make) for kind, make in before.items()})
+        yield
+    finally:
+        makers.update(before)
 
 
-def _without_asking(build: Callable[..., Any]) -> Callable[..., Any]:
-    """`build`, and where it may not look at the mask, once more without looking."""
+def _always(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A maker of masks that skips none; without a padding mask there is nothing to branch on."""
 
-    @wraps(build)
-    def built(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return build(*args, **kwargs)
-        except RuntimeError:
-            return build(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+    def made(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("attention_mask") is not None:
+            kwargs.update(allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
+        return make(*args, **kwargs)
 
-    return built
+    return made

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from dpsrm.core.errors import DpsrmError, InputError, IsolationError, need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
+from dpsrm.gradients.generators import generators_kept, seed_generators
 from dpsrm.gradients.layout import Layout
-from dpsrm.gradients.masks import build_masks_always
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
 from dpsrm.gradients.places import Draws
+from dpsrm.gradients.precision import AutocastWatch
 from dpsrm.gradients.twins import Twins
 
 
@@ -74,7 +75,6 @@ class Objective:
                 layer=f"{name}: {type(child).__name__}",
                 remedy="replace it with nn.GroupNorm (or call eval() on it, if its statistics are public)",
             )
-        build_masks_always(module)
         layout = Layout.of(module)
         function = loss.function if isinstance(loss, ModelLosses) else loss
         twins = Twins(module), Twins(function, with_values=True)
@@ -171,11 +171,14 @@ class Objective:
         return True
 
     def discarded(self, vector_P: Tensor, batch: Batch) -> list[str]:
-        """The buffers and parameters, frozen or not, that a pass over the batch's first example writes, all in vain."""
+        """The buffers and parameters, frozen or not, that a pass over the batch's first example writes, all in vain.
+
+        Refuses autocast on trained layers on the way.
+        """
         run, parameters = self.ready(copy=True), self.parameters(vector_P)
         values = {**run.values, **parameters}
         before = {name: value.clone() for name, value in values.items()}
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), generators_kept(), AutocastWatch(parameters):
             run.one(parameters, example(dense(batch), 0))
         return [name for name, value in values.items() if not _same(value, before[name])]
 
@@ -202,9 +205,9 @@ class Objective:
         Twins forget what a pass left in module and loss. What it left elsewhere shows here, on two batches.
         """
         seen = []
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), generators_kept():
             for one in (batch, other, batch):
-                torch.default_generator.manual_seed(0)
+                seed_generators(0)
                 seen.append(self.losses(vector_P, one))
         if not torch.equal(torch.nan_to_num(seen[0]), torch.nan_to_num(seen[2])):
             raise IsolationError(

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dpsrm.core.errors import need
 from dpsrm.core.tree import leaves, refilled
 from dpsrm.gradients.batch import Batch, as_batch, examples
+from dpsrm.gradients.masks import masks_always_made
 from dpsrm.gradients.rewrites import Rewriting
 
 PerExampleLoss = Callable[..., Tensor]
@@ -126,4 +127,5 @@ def for_each(function: Callable[[Batch], Any], batch: Batch, *, steady: bool = T
     """
     draws = "different" if steady else "same"
     vectorised: Any = vmap(lambda *one: function(refilled(batch, iter(one))), randomness=draws)
-    return vectorised(*leaves(batch))
+    with masks_always_made():
+        return vectorised(*leaves(batch))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpsrm.core.tree import mapped
 from dpsrm.gradients.batch import Batch
+from dpsrm.gradients.generators import rng_states, set_rng_states
 
 PIECE = 64
 """How many examples a piece has where no public size of a batch is known."""
@@ -47,10 +48,10 @@ def probes(points: Sequence[Tensor], one: Batch) -> Iterator[tuple[tuple[Tensor,
     What is tried must be public, and the same when a run is resumed: with the values of a drawn example at the θ of
     the moment, the answer could be another for a neighbour or after a resume, and every sum with it.
     """
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator("cpu").manual_seed(0)
 
     def made(like: Tensor) -> Tensor:
-        numbers = torch.randn(like.shape, generator=draw, dtype=torch.float64)
+        numbers = torch.randn(like.shape, generator=draw, dtype=torch.float64, device="cpu")
         return numbers.to(like) if like.is_floating_point() else like
 
     for _ in range(_PROBES):
@@ -68,9 +69,9 @@ class Draws:
 
     def __init__(self, *, steady: bool) -> None:
         """Remember where the generator stands."""
-        self._steady, self._state = steady, torch.get_rng_state()
+        self._steady, self._state = steady, rng_states()
 
     def rewind(self) -> None:
         """Before a piece, or an example: back to the beginning, unless places are steady."""
         if not self._steady:
-            torch.set_rng_state(self._state)
+            set_rng_states(self._state)

@@ -17,15 +17,15 @@ from dpsrm.gradients.query import Excess, Query, need_few, part_factors, refuse_
 
 @dataclass
 class Tally:
-    """A running clipped sum over the pieces of one batch."""
+    """A running clipped sum over the pieces of one batch; counts stay on the device until the end."""
 
     query: Query
     total_P: Tensor
-    clipped: list[int]
+    clipped: list[int | Tensor]
     steady: bool = True
     rows: int = 0
-    nonfinite: int = 0
-    loss: float = 0.0
+    nonfinite: int | Tensor = 0
+    loss: float | Tensor = 0.0
     additions: int = 0
     """How many numbers were added to one coordinate of the sum at most."""
 
@@ -55,7 +55,7 @@ class Tally:
             norm_B = torch.linalg.vector_norm(rows_BP, dim=1)
             if self.query.excess is Excess.RAISE:
                 refuse_excess(torch.where(finite_B, norm_B, torch.nan), part)
-            self.clipped[index] += int((norm_B[:real] > part.clip).sum())
+            self.clipped[index] = self.clipped[index] + (norm_B[:real] > part.clip).sum()
             factor_B = part_factors(norm_B, part)
             factor_B[real:] = 0
             self.total_P += part.weight * (factor_B @ rows_BP)
@@ -64,8 +64,8 @@ class Tally:
     def count(self, losses_B: Tensor, finite_B: Tensor) -> None:
         """Count examples, with their losses and whether their gradients are finite."""
         self.rows += len(losses_B)
-        self.nonfinite += int((~finite_B).sum())
-        self.loss += float(losses_B[torch.isfinite(losses_B)].double().sum())
+        self.nonfinite = self.nonfinite + (~finite_B).sum()
+        self.loss = self.loss + torch.where(torch.isfinite(losses_B), losses_B, 0).double().sum()
 
     def result(self) -> ClippedSum[Tensor]:
         """The sum with its bound, and what the operator may want to know."""
@@ -76,8 +76,8 @@ class Tally:
             bound=self.query.bound,
             rows=self.rows,
             diagnostics=Diagnostics(
-                loss=self.loss / share,
-                clipped=tuple(count / share for count in self.clipped),
-                nonfinite=self.nonfinite,
+                loss=float(self.loss) / share,
+                clipped=tuple(int(count) / share for count in self.clipped),
+                nonfinite=int(self.nonfinite),
             ),
         )

@@ -135,7 +135,8 @@ class Airlock:
         self.releases += 1
         if noise_multiplier == 0:
             return total.secret / sampling.batch
-        noisy = gaussian_noise(std, total.secret.numel(), self._noise).add_(total.secret)
+        noise = gaussian_noise(std, total.secret.numel(), self._noise)
+        noisy = noise.to(total.secret.device).add_(total.secret)
         return on_grid(noisy, std).div_(float(sampling.batch))
 
     def _pay(self, event: Event, count: int = 1) -> None:

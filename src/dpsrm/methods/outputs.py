@@ -87,7 +87,7 @@ class TailAverage(_Kept):
         if time > self._after:
             self._weight += 1
             newest = theta_P.double()
-            self._kept = newest if self._kept is None else torch.lerp(self._kept, newest, 1 / self._weight)
+            self._kept = newest if self._kept is None else torch.lerp(self._kept.to(newest), newest, 1 / self._weight)
 
 
 class Ema(_Kept):
@@ -104,7 +104,7 @@ class Ema(_Kept):
             newest = theta_P.double()
             self._weight = self._decay * self._weight + (1 - self._decay)
             share = (1 - self._decay) / self._weight
-            self._kept = newest if self._kept is None else torch.lerp(self._kept, newest, share)
+            self._kept = newest if self._kept is None else torch.lerp(self._kept.to(newest), newest, share)
 
 
 OUTPUTS = ("last", "random", "tail", "ema")

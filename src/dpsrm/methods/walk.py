@@ -73,7 +73,8 @@ class DirectionWalk(ABC):
         """Go on from `state`."""
         self.stepper.load_state_dict(state["stepper"])
         for name in _STATE:
-            setattr(self, name, state[name])
+            value, device = state[name], self.theta.device
+            setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
 
 
 def radius(per_unit: float, distance: float, *, at_most: float = math.inf) -> float:

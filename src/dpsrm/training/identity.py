@@ -19,6 +19,8 @@ from dpsrm.core.randomness import Streams
 from dpsrm.core.tree import leaves
 from dpsrm.data import Records, RecordSource
 from dpsrm.gradients import Objective
+from dpsrm.gradients.batch import on_device
+from dpsrm.gradients.generators import generators_kept, seed_generators
 from dpsrm.runs.folder import versions
 from dpsrm.training.checkpoint import bytes_of
 
@@ -73,9 +75,9 @@ def _module_bytes(objective: Objective, records: RecordSource, streams: Streams)
             yield bytes_of(tensor)
     like_P = layout.read(module)
     probe_P = torch.from_numpy(0.1 * streams.initialisation.standard_normal(layout.size)).to(like_P)
-    batch = records.take(np.arange(min(_PROBE, len(records))))
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.default_generator.manual_seed(0)
+    batch = on_device(records.take(np.arange(min(_PROBE, len(records)))), like_P.device)
+    with generators_kept(), torch.no_grad():
+        seed_generators(0)
         yield bytes_of(objective.losses(probe_P, batch))
 
 

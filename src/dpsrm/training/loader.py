@@ -18,9 +18,10 @@ from torch.utils.data import (
 )
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.core.tree import leaves, mapped
+from dpsrm.core.tree import leaves
 from dpsrm.data import DatasetRecords, RecordSource, as_records
 from dpsrm.gradients import Batch
+from dpsrm.gradients.batch import on_device
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.step import Draw
 
@@ -98,7 +99,7 @@ class PrivateLoader:
             )
             draw, batch = next(source)
             if again is None or not again.is_in(again.batch):
-                batch = mapped(lambda tensor: tensor.to(self._device), batch)
+                batch = on_device(batch, self._device)
                 self.pending = Drawn(draw, batch, tuple(tensor._version for tensor in leaves(batch)))
             else:
                 batch = again.batch

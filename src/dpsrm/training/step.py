@@ -14,6 +14,8 @@ from dpsrm.core.errors import BudgetExceeded, Diverged, LedgerError, need
 from dpsrm.core.events import Sampling, Spending
 from dpsrm.core.secret import Diagnostics
 from dpsrm.gradients import Batch, engine
+from dpsrm.gradients.generators import generators_kept
+from dpsrm.gradients.precision import full_precision
 from dpsrm.mechanisms import Airlock, zcdp_multiplier
 from dpsrm.methods import Ask, Choice, Walk
 from dpsrm.runs.book import Book
@@ -140,11 +142,11 @@ class Step:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Use the run's number of threads, and leave torch's own generator as it is."""
+        """Use the run's number of threads and full precision, and leave torch's own generators as they are."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         try:
-            with torch.random.fork_rng(devices=[]):
+            with generators_kept(), full_precision(self.prepared.walk.theta.device):
                 yield
         finally:
             torch.set_num_threads(before)
@@ -223,7 +225,7 @@ class Step:
         if isinstance(ask, Choice):
             scores = self.sums.scores(ask, drawn.indices, release=drawn.release, batch=batch)
             index = self.airlock.select(scores, sampling=sampling, rho=ask.rho, selection=ask.selection)
-            p.walk.tell(torch.tensor(index), std=0.0)
+            p.walk.tell(torch.tensor(index, device=p.walk.theta.device), std=0.0)
         elif isinstance(ask, Ask):
             total = self.sums.total(ask.query, drawn.indices, release=drawn.release, batch=batch)
             if ask.rho is None:

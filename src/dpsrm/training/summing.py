@@ -6,13 +6,14 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.data import Records, RecordSource, SparseRecords, csr_tensor
 from dpsrm.gradients import Batch, Engine, LinearEngine, Objective, Query, clipped_losses
+from dpsrm.gradients.batch import on_device
+from dpsrm.gradients.generators import seed_generators
 from dpsrm.gradients.linear_sums import LinearSums
 from dpsrm.methods import Choice
 
@@ -67,6 +68,7 @@ class _Gathered:
         """Keep what is needed."""
         self._engine, self._objective, self._records, self._streams = engine, objective, records, streams
         self._steady = steady
+        self._device = next(objective.module.parameters()).device
 
     def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum by the engine."""
@@ -81,5 +83,5 @@ class _Gathered:
     def _taken(self, indices: Indices, release: int, batch: Batch | None) -> Batch:
         """The batch, and the generator where this release begins."""
         taken = self._records.take(indices) if batch is None else batch
-        torch.default_generator.manual_seed(self._streams.public_seed(release))
-        return taken
+        seed_generators(self._streams.public_seed(release))
+        return on_device(taken, self._device)

@@ -16,6 +16,8 @@ from torch import nn
 from dpsrm.core.errors import need
 from dpsrm.data import Records, RecordSource, SparseRecords
 from dpsrm.gradients import AUTO, LinearEngine, Objective, Way
+from dpsrm.gradients.batch import on_device
+from dpsrm.gradients.generators import generators_kept
 from dpsrm.training.models import binary_loss, multiclass_loss
 from dpsrm.training.settings import Performance, Privacy
 
@@ -70,8 +72,8 @@ def _outputs(objective: Objective, records: Records | SparseRecords) -> int:
     """How many numbers the module gives for a record."""
     if isinstance(objective.module, nn.Linear):
         return objective.module.out_features
-    inputs, _ = records.take(np.array([0]))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    inputs, _ = on_device(records.take(np.array([0])), next(objective.module.parameters()).device)
+    with torch.no_grad(), generators_kept():
         run = objective.ready(copy=True)
         outputs = run.outputs(objective.layout.split(objective.layout.read(objective.module)), inputs)
     return int(outputs.shape[-1])
@@ -144,7 +146,7 @@ def need_isolated(objective: Objective, records: RecordSource, *, performance: P
         remedy='use performance.engine = "loop", or generate_vmap_rule = True instead of that rule',
     )
     theta_P = objective.layout.read(objective.module)
-    first, last = (records.take(np.array([at])) for at in (0, len(records) - 1))
+    first, last = (on_device(records.take(np.array([at])), theta_P.device) for at in (0, len(records) - 1))
     objective.refuse_memory(theta_P, first, last)
     written = objective.discarded(theta_P, first)
     if written:
