@@ -25,7 +25,7 @@ from dpsrm.experiments.runner import Lab, run_recipe
 from dpsrm.experiments.spaces import Space
 from dpsrm.experiments.tuning import SHORT, Effort, Search, Tuned, write_tuned
 
-NETWORKS = ["mnist", "cifar10-cnn5", "cifar10-cnn6"]
+NETWORKS = ["mnist", "cifar10-cnn5", "cifar10-cnn6", "features-mnist"]
 
 
 def parameters(module):
@@ -64,9 +64,9 @@ def digits(n=240, *, model="CNN6 tanh"):
 def test_every_row_runs(problem):
     """Each method with its first settings, at a tiny size, under either sampling; non-private SGD learns."""
     toy = digits(model="CNN6 tanh")
-    for space in image_spaces(problem, ABOUT[problem].models[1]):
-        for sampling in ("poisson", "wor"):
-            recipe = space.recipe(space.begin(2), epsilon=8.0, sampling=sampling)
+    for space in image_spaces(problem, ABOUT[problem].models[-1]):
+        for also in ({}, ABOUT[problem].also):
+            recipe = replace(space.recipe(space.begin(2), epsilon=8.0, sampling="poisson"), **also)
             small = {**recipe.training, "batch": 50, "epochs": 0.75}
             if "first_batch" in small:
                 assert recipe.training["first_batch"] == recipe.training["batch"]
@@ -208,6 +208,33 @@ def test_image_problems_are_loaded_from_their_files(cifar):
     assert len(problem.test) == 40
     assert float(problem.train.inputs.min()) == -2
     assert len(problem.validation().train) == 160
+
+
+def test_features_of_images_and_a_linear_model(cifar, dpsrm):
+    """From files to rows: under both adjacencies, whose keys and proved budgets differ; all from one command."""
+    problem = load_problem("features-cifar10", cifar)
+    assert problem.train.inputs.shape == (200, 15552)
+    assert torch.allclose(problem.train.inputs.norm(dim=1), torch.ones(200), atol=1e-2)
+    assert len(list((cifar / "features").iterdir())) == 2
+    start = problem.start("scattering, linear", 0)
+    assert [(name, float(p.detach().abs().sum())) for name, p in start.named_parameters()] == [("weight", 0.0)]
+    space = image_spaces("features-cifar10", "scattering, linear")[1]
+    recipe = space.recipe(space.begin(0), epsilon=3.0, sampling="poisson")
+    small = replace(recipe, training={**recipe.training, "batch": 20, "epochs": 0.3})
+    write_tuned(
+        cifar / "features-cifar10-tuned.json",
+        [Tuned(recipe=small, runs=5, validation_objective=0.3, epsilon_with_tuning=18.0)],
+    )
+    where = ("--data-dir", cifar, "--results", cifar, "--workers", 1, "--trials", 2, "--json")
+    done = dpsrm("reproduce", "features-cifar10", *where)
+    assert done.code == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["adjacency"] for row in rows] == ["add-remove", "replace-one"]
+    assert rows[0]["noise_multiplier"] != rows[1]["noise_multiplier"]
+    assert [row["epsilon_with_tuning"] for row in rows] == [None, 18.0]
+    assert rows[0]["trials"] == 2
+    again = dpsrm("reproduce", "features", "--from-results", *where)
+    assert [row["problem"] for row in json.loads(again.stdout)["rows"]] == ["features-cifar10"] * 2
 
 
 def test_tuning_one_row_keeps_the_others(tmp_path, monkeypatch):

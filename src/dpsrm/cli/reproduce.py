@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,6 +16,8 @@ from dpsrm.core.errors import need
 from dpsrm.core.extras import need_extra
 
 if TYPE_CHECKING:
+    from dpsrm.experiments.problems import About
+    from dpsrm.experiments.reproduction import Wanted
     from dpsrm.experiments.tables import TableRow
 
 _Kind = TypeVar("_Kind", str, float)
@@ -23,7 +25,10 @@ _Kind = TypeVar("_Kind", str, float)
 
 def reproduce(
     problem: Annotated[
-        str, typer.Argument(help="a9a, ijcnn1, mnist, cifar10-cnn5, cifar10-cnn6, rates, accountants, does-it-help.")
+        str,
+        typer.Argument(
+            help="a9a, ijcnn1, mnist, cifar10-cnn5, cifar10-cnn6, features, rates, accountants, does-it-help."
+        ),
     ],
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
     results: Annotated[Path, typer.Option(help="Where results are kept, and found again.")] = Path("results"),
@@ -50,7 +55,8 @@ def reproduce(
     for package in ("joblib", "matplotlib", "jinja2"):  # before the work, not after it
         need_extra(package, extra="experiments")
     from dpsrm.data.public import data_folder
-    from dpsrm.experiments.reproduction import Reproduction, Wanted, publish
+    from dpsrm.experiments.images import FEATURE_SETS
+    from dpsrm.experiments.reproduction import Reproduction, publish
     from dpsrm.experiments.runner import Lab
 
     need(trials is None or trials >= 1, "trials must be 1 or more", trials=trials)
@@ -65,29 +71,50 @@ def reproduce(
     if problem == "does-it-help":
         reproduce_help(results, run=run, docs=where, as_json=as_json)
         return
+    asked = Asked(epsilon, model, method, sampling)
     lab = Lab(data_folder(data_dir).resolve(), results)
-    work = Reproduction(problem=problem, lab=lab, workers=workers, track=track)
-    about = work.about
-    budgets = (about.epsilons[1],) if quick and not epsilon else _known(epsilon, about.epsilons, "epsilon")
-    wanted = Wanted(
-        epsilons=budgets,
-        models=_known(model, about.models, "model"),
-        methods=tuple(method or ()),
-        samplings=_known(sampling, ("wor", "poisson"), "sampling"),
-    )
-    if tune and not from_results:
-        work.tune(wanted)
-    recipes = work.recipes(wanted)
-    if not from_results:
-        work.run(recipes, range(2 if quick else trials or 30))
-    found = work.rows(recipes)
-    need(len(found) > 0, "there are no results yet", results=str(results), remedy="run without --from-results")
+    found: dict[str, list[TableRow]] = {}
+    for name in FEATURE_SETS if problem == "features" else (problem,):
+        if problem == "features" and not run and not lab.knows(name):
+            continue
+        work = Reproduction(problem=name, lab=lab, workers=workers, track=track)
+        wanted = asked.wanted(work.about, quick=quick)
+        if tune and run:
+            work.tune(wanted)
+        recipes = work.recipes(wanted)
+        if run:
+            work.run(recipes, range(2 if quick else trials or 30))
+        found[name] = work.rows(recipes)
+    need(any(found.values()), "there are no results yet", results=str(results), remedy="run without --from-results")
     report = publish(lab, where)
     if as_json:
-        print_json({"problem": problem, "report": str(report), "rows": [row.to_json() for row in found]})
+        rows = [{**row.to_json(), "problem": name} for name, each in found.items() for row in each]
+        print_json({"problem": problem, "report": str(report), "rows": rows})
         return
-    out.print(_table(problem, found))
+    for name, each in found.items():
+        out.print(_table(name, each))
     out.print(f"All columns, figures, and what agrees with the paper: {report}")
+
+
+class Asked(NamedTuple):
+    """Which rows the options ask for."""
+
+    epsilon: list[float] | None
+    model: list[str] | None
+    method: list[str] | None
+    sampling: list[str] | None
+
+    def wanted(self, about: About, *, quick: bool) -> Wanted:
+        """The same for a problem, whose budgets and models must be among those asked for."""
+        from dpsrm.experiments.reproduction import Wanted
+
+        budgets = _known(self.epsilon, about.epsilons, "epsilon")
+        return Wanted(
+            epsilons=(about.epsilons[1],) if quick and not budgets else budgets,
+            models=_known(self.model, about.models, "model"),
+            methods=tuple(self.method or ()),
+            samplings=_known(self.sampling, ("wor", "poisson"), "sampling"),
+        )
 
 
 def _known(asked: Sequence[_Kind] | None, known: Sequence[_Kind], name: str) -> tuple[_Kind, ...]:

@@ -21,7 +21,9 @@ class Column:
 
 def columns(problem: str) -> tuple[Column, ...]:
     """The columns of a problem's table."""
-    return _IMAGES if ABOUT[problem].images else _LOGISTIC
+    if not ABOUT[problem].images:
+        return _LOGISTIC
+    return _IMAGES if "adjacency" not in ABOUT[problem].also else _FEATURES
 
 
 def _paper(row: TableRow, name: str, *, factor: float = 1.0) -> str:
@@ -78,6 +80,13 @@ _IMAGES = (
     Column("CPU s", lambda r: f"{r.seconds:.1f}", brief=True),
     Column("paper (GPU s)", lambda r: _paper(r, "seconds")),
 )
+
+_FEATURES = tuple(
+    Column("adjacency", lambda r: r.adjacency, brief=True) if column.head == "sampling" else column
+    for column in _IMAGES
+    if "paper" not in column.head
+)
+"""The paper has no such rows; sampling is always Poisson."""
 
 
 def cells(row: TableRow, shown: Sequence[Column]) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Comparison:
 def compare(rows: Sequence[TableRow], problem: str) -> list[Comparison]:
     """Every row of the paper's table that we have for one model; its own method as it was run and as we run it best."""
     found = []
-    for (method, epsilon), paper in PAPER[problem].items():
+    for (method, epsilon), paper in PAPER.get(problem, {}).items():
         names = [method]
         if method == FAMILY:
             best = _best(rows, epsilon, "wor", family=True) or _best(rows, epsilon, "poisson", family=True)

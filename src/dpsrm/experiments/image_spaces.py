@@ -6,7 +6,7 @@ the last iterate handed out; each method has its own few settings besides. The p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpsrm.experiments.problems import ABOUT
@@ -22,9 +22,9 @@ class _Grid:
     clips: list[float]
     schedule: Axes
     first: dict[str, int]
-    paper: Axes
-    papers_clip: float
-    papers_gammas: list[float]
+    paper: Axes = field(default_factory=dict)
+    papers_clip: float = 0.0
+    papers_gammas: list[float] = field(default_factory=list)
 
 
 _FALLING: Axes = {"decay": ["linear"], "output": ["last"]}
@@ -66,6 +66,17 @@ _GRIDS: dict[str, _Grid] = {
     ),
 }
 
+_FEATURES = _Grid(
+    clips=[0.25, 0.5, 1.0],
+    schedule={
+        "batch": [4096, 8192, 16384],
+        "epochs": [10.0, 20.0, 40.0],
+        "learning_rate": [100.0, 150.0, 200.0, 300.0, 400.0, 600.0, 800.0],
+    },
+    first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 3},
+)
+"""For a linear model on records of length 1: where the gradients of most are small, only large rates come far."""
+
 _OWN: dict[str, tuple[str, Axes, dict[str, int]]] = {
     "DP-SGD": ("sgd", {}, {}),
     "DP-SGD momentum": ("sgd", {"momentum": [0.3, 0.5, 0.7, 0.9]}, {"momentum": 1}),
@@ -97,7 +108,7 @@ def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
     """Every row of one model that is tuned, each with the same number of tries."""
     if model not in ABOUT[problem].models:
         raise AssertionError(model)
-    grid = _GRIDS[problem]
+    grid = _GRIDS.get(problem, _FEATURES)
     private = [
         Space(
             label=label,
@@ -109,7 +120,8 @@ def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
         )
         for label, (method, own, first) in _OWN.items()
     ]
-    return (_plain(grid, model), *private, _adam(grid, model), _papers(grid, model))
+    papers = (_papers(grid, model),) if grid.paper else ()
+    return (_plain(grid, model), *private, _adam(grid, model), *papers)
 
 
 def _plain(grid: _Grid, model: str) -> Space:

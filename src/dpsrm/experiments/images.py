@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpsrm.core.tracking import Track
-from dpsrm.data import Records
+from dpsrm.data import ImageFeatures, Records
 from dpsrm.data.images import read_cifar, read_idx_pair, scaled
 from dpsrm.data.public import image_files
 from dpsrm.experiments.held_out import held_out
@@ -25,6 +25,8 @@ from dpsrm.gradients import Layout, PerExampleLoss, multiclass_loss
 
 MNIST_PIXELS = {"centre": 0.5, "spread": 0.5}
 """Public constants: from bytes to numbers between −1 and 1."""
+FEATURE_SETS = {"features-mnist": "mnist", "features-fashion-mnist": "fashion-mnist", "features-cifar10": "cifar-10"}
+"""Problems on features that nothing was learned for, and their image sets."""
 _PIECE = 1000
 """Images measured at once."""
 
@@ -76,26 +78,46 @@ class Images:
 def load_images(name: str, folder: Path, *, track: Track) -> Images:
     """MNIST for CNN4, CIFAR-10 for CNN5, or CNN6's features of CIFAR-10."""
     if name == "mnist":
-        files = image_files("mnist", folder)
-        pairs = read_idx_pair(files[0], files[1]), read_idx_pair(files[2], files[3])
+        pairs = _pixels("mnist", folder)
         train, test = (Records(scaled(pixels, **MNIST_PIXELS), labels) for pixels, labels in pairs)
         return Images(name, train, test, _networks("CNN4", cnn4))
     if name == "cifar10-cnn5":
-        train, test = (Records(scaled(pixels, **CIFAR_PIXELS), labels) for pixels, labels in _cifar10(folder))
+        train, test = (
+            Records(scaled(pixels, **CIFAR_PIXELS), labels) for pixels, labels in _pixels("cifar-10", folder)
+        )
         return Images(name, train, test, _networks("CNN5", cnn5))
     if name == "cifar10-cnn6":
         frozen = trunk(folder, track=track)
         train, test = (
             Records(features(frozen, f"cifar-10-{part}", folder, pixels=pixels, track=track), labels)
-            for part, (pixels, labels) in zip(("train", "test"), _cifar10(folder), strict=True)
+            for part, (pixels, labels) in zip(("train", "test"), _pixels("cifar-10", folder), strict=True)
         )
         facts: dict[str, str | float] = {"trunk": frozen.digest, "trunk_accuracy": frozen.accuracy}
         return Images(name, train, test, _networks("CNN6", cnn6_head), facts=facts)
+    if name in FEATURE_SETS:
+        return _on_features(name, folder, track)
     raise AssertionError(name)
+
+
+def _on_features(name: str, folder: Path, track: Track) -> Images:
+    """Scattering features of an image set, and a linear model without bias: every record has length 1 as it is."""
+    maker = ImageFeatures(kind="scattering", cache=folder / "features", track=track)
+    train, test = (Records(maker.of(pixels), labels) for pixels, labels in _pixels(FEATURE_SETS[name], folder))
+    return Images(name, train, test, {"scattering, linear": partial(_linear, train.inputs.shape[1])})
+
+
+def _linear(features: int) -> nn.Module:
+    """Ten outputs, zero at the start."""
+    layer = nn.Linear(features, 10, bias=False)
+    nn.init.zeros_(layer.weight)
+    return layer
 
 
 def prepare_images(name: str, folder: Path, *, track: Track) -> None:
     """Have everything on disk that `load_images` reads, so that several processes can call it at once."""
+    if name in FEATURE_SETS:
+        load_images(name, folder, track=track)
+        return
     image_files("mnist" if name == "mnist" else "cifar-10", folder)
     if name == "cifar10-cnn6":
         frozen = trunk(folder, track=track)
@@ -103,10 +125,12 @@ def prepare_images(name: str, folder: Path, *, track: Track) -> None:
             load_images(name, folder, track=track)
 
 
-def _cifar10(folder: Path) -> list[tuple[Tensor, Tensor]]:
-    """Training and test images of CIFAR-10, with labels."""
-    files = image_files("cifar-10", folder)
-    return [read_cifar(part, labels=1, classes=10) for part in (files[:5], files[5:])]
+def _pixels(name: str, folder: Path) -> list[tuple[Tensor, Tensor]]:
+    """Training and test images of a set, as bytes, with labels."""
+    files = image_files(name, folder)
+    if name == "cifar-10":
+        return [read_cifar(part, labels=1, classes=10) for part in (files[:5], files[5:])]
+    return [read_idx_pair(files[0], files[1]), read_idx_pair(files[2], files[3])]
 
 
 def _networks(name: str, build: Callable[[str], nn.Module]) -> dict[str, Network]:

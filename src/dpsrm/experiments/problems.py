@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -73,7 +73,8 @@ class About:
         epsilons: the paper's budgets.
         models: the models that have rows of their own.
         criterion: the measure that decides: of the search, the order of rows, and the comparison with the paper.
-        tuned_under: the sampling under which settings are searched; the same settings also run under the other.
+        tuned_under: the sampling under which settings are searched.
+        also: what else the same settings run under: other values of a recipe's fields.
         papers_noise: whether the paper's settings also run under the paper's own noise formula.
         trials_per_job: trials made, and kept, together.
         points: points of a trial's curve.
@@ -85,6 +86,7 @@ class About:
     models: tuple[str, ...] = ("",)
     criterion: str = "test_objective"
     tuned_under: str = "wor"
+    also: Mapping[str, str] = field(default_factory=lambda: {"sampling": "poisson"})
     papers_noise: bool = True
     trials_per_job: int = 10
     points: int = 20
@@ -104,10 +106,17 @@ def _images(records: int, epsilons: tuple[float, ...], network: str) -> About:
         models=(f"{network} relu", f"{network} tanh"),
         criterion="test_error",
         tuned_under="poisson",
+        also={"sampling": "wor"},
         papers_noise=False,
         trials_per_job=1,
         points=8,
     )
+
+
+def _features(records: int) -> About:
+    """Facts about a linear model on features of images: under Poisson sampling, and both adjacencies."""
+    about = _images(records, (1.0, 3.0), "")
+    return replace(about, models=("scattering, linear",), also={"adjacency": "add-remove"}, points=4)
 
 
 ABOUT: dict[str, About] = {
@@ -116,6 +125,9 @@ ABOUT: dict[str, About] = {
     "mnist": _images(60000, (1.2, 3.0, 7.0), "CNN4"),
     "cifar10-cnn5": _images(50000, (6.0, 8.0, 10.0), "CNN5"),
     "cifar10-cnn6": _images(50000, (2.0, 4.0, 8.0), "CNN6"),
+    "features-mnist": _features(60000),
+    "features-fashion-mnist": _features(60000),
+    "features-cifar10": _features(50000),
 }
 """By the problem's name."""
 

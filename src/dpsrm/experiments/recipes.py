@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from dpsrm.core.events import Adjacency
 from dpsrm.methods import Theory, method_class
 from dpsrm.training import Privacy, Settings, Training
 from dpsrm.training.config import build
 
 DELTA = 1e-5
+REPLACE = Adjacency.REPLACE_ONE.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class Recipe:
         noise_multiplier: fixed instead of calibrated (the paper's own formula).
         model: which of the problem's models, where it has several.
         theory: settings of theory mode; none for the practical one.
+        adjacency: replace-one, or add-remove to stand beside the literature.
     """
 
     label: str
@@ -41,11 +44,13 @@ class Recipe:
     noise_multiplier: float | None = None
     model: str = ""
     theory: Mapping[str, Any] = field(default_factory=dict)
+    adjacency: str = REPLACE
 
     @property
     def key(self) -> str:
         """A hash of everything that decides the outcome; the label does not, nor what is left out."""
         without = {"label", *(name for name in ("model", "theory") if not getattr(self, name))}
+        without |= {"adjacency"} if self.adjacency == REPLACE else set()
         facts = {name: value for name, value in asdict(self).items() if name not in without}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -58,6 +63,7 @@ class Recipe:
                 delta=DELTA,
                 sampling=self.sampling,  # type: ignore[arg-type]
                 noise_multiplier=self.noise_multiplier,
+                adjacency=Adjacency(self.adjacency),
             )
         return Settings(
             privacy=privacy,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from dpsrm.core.errors import need
 from dpsrm.core.tracking import Track, silent
@@ -12,7 +13,7 @@ from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.problems import ABOUT, About, prepare_problem
-from dpsrm.experiments.recipes import Recipe, with_papers_noise
+from dpsrm.experiments.recipes import REPLACE, Recipe, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import Lab, missing, run_jobs
 from dpsrm.experiments.spaces import SPACES, Space
@@ -86,13 +87,14 @@ class Reproduction:
         return found
 
     def recipes(self, wanted: Wanted | None = None) -> list[Recipe]:
-        """The rows: as tuned, the same under the other sampling, the paper's settings with its noise."""
+        """The rows: as tuned, the same under another sampling or adjacency, the paper's settings with its noise."""
         chosen = [tuned.recipe for tuned in self.tuned() if wanted is None or wanted.includes(tuned.recipe)]
         private = [recipe for recipe in chosen if recipe.epsilon is not None]
-        other = "wor" if self.about.tuned_under == "poisson" else "poisson"
-        sampled = [replace(recipe, sampling=other) for recipe in private if recipe.method not in ("gd", "agd")]
+        again = [
+            replace(recipe, **cast(Any, self.about.also)) for recipe in private if recipe.method not in ("gd", "agd")
+        ]
         papers = [recipe for recipe in private if "paper's" in recipe.label and self.about.papers_noise]
-        found = [*chosen, *sampled, *(with_papers_noise(recipe, self.about.records) for recipe in papers)]
+        found = [*chosen, *again, *(with_papers_noise(recipe, self.about.records) for recipe in papers)]
         asked = wanted.samplings if wanted else ()
         return [recipe for recipe in found if not asked or recipe.epsilon is None or recipe.sampling in asked]
 
@@ -104,7 +106,8 @@ class Reproduction:
     def chapter(self, model: str, images: Path) -> Chapter:
         """Rows and figures of a model for the report; the figures are written to `images` as PNG and SVG."""
         recipes = self.recipes(Wanted(models=(model,)))
-        drawn = [r for r in recipes if r.sampling == self.about.tuned_under and r.noise_multiplier is None]
+        searched = (self.about.tuned_under, REPLACE, None)
+        drawn = [r for r in recipes if (r.sampling, r.adjacency, r.noise_multiplier) == searched]
         name = f"{self.problem}-{model.split()[-1]}" if model else self.problem
         figures = {}
         for epsilon in self.about.epsilons:

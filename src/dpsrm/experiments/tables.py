@@ -12,7 +12,7 @@ from scipy import stats
 from dpsrm.experiments.paper import PAPER, PaperRow
 from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.ratios import RIVAL, Ratio, ratio
-from dpsrm.experiments.recipes import Recipe
+from dpsrm.experiments.recipes import REPLACE, Recipe
 from dpsrm.experiments.runner import Lab
 
 Charged = Mapping[tuple[str, str, float | None], float | None]
@@ -35,6 +35,7 @@ class TableRow:
     epsilon_proved: float | None
     epsilon_with_tuning: float | None
     sampling: str
+    adjacency: str
     accountant: str
     trials: int
     criterion: str
@@ -77,7 +78,7 @@ def rows(lab: Lab, problem: str, recipes: Sequence[Recipe], charged: Charged) ->
     found = [_row(trials, problem, recipe, charged) for recipe, trials in tried]
     if ABOUT[problem].images:
         found = [_raced(row, trials, _rival(recipe, tried)) for row, (recipe, trials) in zip(found, tried, strict=True)]
-    return sorted(found, key=lambda r: (r.model, r.epsilon or 0.0, r.sampling != "wor", r.value))
+    return sorted(found, key=lambda r: (r.model, r.epsilon or 0.0, r.sampling != "wor", r.adjacency, r.value))
 
 
 def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged: Charged) -> TableRow:
@@ -86,7 +87,7 @@ def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged
     values = {name: np.array([trial[name] for trial in trials], dtype=float) for name in measured}
     proved = [trial["epsilon_proved"] for trial in trials if trial["epsilon_proved"] is not None]
     about, paper = ABOUT[problem], PAPER.get(problem, {})
-    searched = recipe.sampling == about.tuned_under and recipe.noise_multiplier is None
+    searched = (recipe.sampling, recipe.adjacency, recipe.noise_multiplier) == (about.tuned_under, REPLACE, None)
     return TableRow(
         method=recipe.label,
         model=recipe.model,
@@ -94,6 +95,7 @@ def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged
         epsilon_proved=max(proved) if proved else None,
         epsilon_with_tuning=charged.get((recipe.model, recipe.label, recipe.epsilon)) if searched else None,
         sampling=recipe.sampling,
+        adjacency=recipe.adjacency,
         accountant="pld" if recipe.epsilon is not None else "none",
         trials=len(trials),
         criterion=about.criterion,
@@ -109,8 +111,13 @@ def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged
 
 def _rival(recipe: Recipe, tried: Sequence[tuple[Recipe, Sequence[dict[str, Any]]]]) -> Sequence[dict[str, Any]]:
     """The trials of DP-SGD under the same conditions, or none."""
-    same = (RIVAL, recipe.model, recipe.epsilon, recipe.sampling)
-    return next((trials for r, trials in tried if (r.label, r.model, r.epsilon, r.sampling) == same), [])
+    same = replace(recipe, label=RIVAL)
+    return next((trials for r, trials in tried if _conditions(r) == _conditions(same)), [])
+
+
+def _conditions(recipe: Recipe) -> tuple[object, ...]:
+    """What two rows that are compared have in common, and the method."""
+    return recipe.label, recipe.model, recipe.epsilon, recipe.sampling, recipe.adjacency
 
 
 def _raced(row: TableRow, trials: Sequence[dict[str, Any]], rival: Sequence[dict[str, Any]]) -> TableRow:
