@@ -91,6 +91,41 @@ def defaults(
 
 
 @bench.command()
+def tables(
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    names: Annotated[str, typer.Option("--tables", help="Tables, e.g. digits,price; by default all.")] = "",
+    rows: Annotated[Path, typer.Option("--out", help="Results, one JSON line each; gone on with.")] = Path(
+        "tables.jsonl"
+    ),
+    python: Annotated[Path | None, typer.Option(help="A Python that has diffprivlib; else it is left out.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the page, and its plot beside it, from the results.")] = None,
+    measure: Annotated[bool, typer.Option(help="Run what is missing; --no-measure only writes the page.")] = True,
+) -> None:
+    """Private models of public tables: ours untuned and tuned, not private, DP-EBM, Opacus, diffprivlib.
+
+    Example: dpsrm bench tables --data-dir data --out results/tables.jsonl --page docs/tables.md
+    """
+    from dpsrm.bench.public_tables import PUBLIC_TABLES
+    from dpsrm.bench.table_page import draw
+    from dpsrm.bench.table_page import page as written
+    from dpsrm.bench.tables import read_rows, run
+    from dpsrm.data.public import data_folder
+
+    chosen = [name.strip() for name in names.split(",")] if names else list(PUBLIC_TABLES)
+    unknown = [name for name in chosen if name not in PUBLIC_TABLES]
+    need(not unknown, f"tables must be among {', '.join(PUBLIC_TABLES)}", unknown=unknown)
+    if measure:
+        with err.status("measuring"):
+            run(chosen, data_folder(data_dir), rows, python=python)
+    found = read_rows(rows)
+    if page is not None:
+        page.write_text(written(found))
+        (page.parent / "images").mkdir(exist_ok=True)
+        draw(found, page.parent / "images" / "tables.svg")
+    out.print(f"{len(found)} results in {rows}")
+
+
+@bench.command()
 def linear(
     data: Annotated[str, typer.Option(help="a9a or ijcnn1.")] = "a9a",
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,

@@ -5,6 +5,7 @@ Fitted on public tables (docs/decisions/defaults.md); no record of the user's is
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -85,12 +86,16 @@ NETWORK = "mlp"
 
 
 def _network(n: int, signal: float, classes: int) -> tuple[Method, Training]:
-    """A small network: Adam that knows the noise, which needs no rate of the user's."""
-    steps = min(1000, max(LEAST_STEPS, round(signal / 4)))
+    """A small network: Adam that knows the noise; numbers have small residuals, so a small clip and more steps."""
+    clip, length, rate = (1.0, signal / 8, 0.01 * math.sqrt(classes / 2)) if classes else (0.3, signal / 4, 0.01)
     training = Training(
-        batch=default_batch(n, max(2, classes)), steps=steps, learning_rate=0.01, optimizer="dp-adam", output="tail"
+        batch=default_batch(n, max(2, classes)),
+        steps=min(1000, max(LEAST_STEPS, round(length))),
+        learning_rate=float(f"{rate:.3g}"),
+        optimizer="dp-adam",
+        output="tail",
     )
-    return Sgd(), training
+    return Sgd(max_grad_norm=clip), training
 
 
 def default_batch(n: int, classes: int) -> int:
