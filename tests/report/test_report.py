@@ -267,13 +267,13 @@ def test_items_are_plain_facts():
 
 
 def test_the_guides_statement_is_read(tmp_path):
-    """The section in docs/report.md, word by word."""
+    """The section in docs/run-report.md, word by word."""
     import tomllib
 
     from dpsrm.training.config import settings_from
     from packages import ROOT
 
-    (block,) = re.findall(r"\n\n((?:    .*\n)+)", (ROOT / "docs" / "report.md").read_text())
+    (block,) = re.findall(r"\n\n((?:    .*\n)+)", (ROOT / "docs" / "run-report.md").read_text())
     section = tomllib.loads("\n".join(line[4:] for line in block.splitlines()))
     settings = settings_from({"private": False, **section})
     assert settings.statement.license == "cc-by-4.0"

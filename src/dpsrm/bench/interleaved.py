@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 _MOST_ROUNDS_OF_SLOW = 7
+
+Track = Callable[[Iterable[int], int, str], Iterable[int]]
+"""Passes rounds on, under a bar."""
+
+
+def _plainly(rounds: Iterable[int], _total: int, _title: str) -> Iterable[int]:
+    """No bar."""
+    return rounds
+
+
+TRACK: ContextVar[Track] = ContextVar("track", default=_plainly)
+"""How the rounds are shown; the command line sets it."""
 
 
 def interleaved(
@@ -15,7 +28,7 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Processor seconds of every step in every round; those named `slow` only in the first seven rounds."""
     seen: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(rounds):
+    for number in TRACK.get()(range(rounds), rounds, "measuring"):
         for name, step in steps.items():
             if number >= _MOST_ROUNDS_OF_SLOW and name in slow:
                 continue

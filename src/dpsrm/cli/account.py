@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpsrm.accounting import ACCOUNTANTS, accountant, attack_epsilon, calibrate_noise
-from dpsrm.cli.show import out, print_json
+from dpsrm.cli.show import next_step, out, print_json
 from dpsrm.core.errors import need
 from dpsrm.core.events import DEFAULT_SAMPLING, Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 
@@ -51,6 +51,8 @@ def account(
             out.print(f"an explicit attack reaches ε = {guarantee.lower_bound:.6g}: no accountant can claim less")
     else:
         out.print(f"No guarantee ({by}): {guarantee.reason}")
+    if not as_json:
+        next_step("the noise that another ε needs", "dpsrm calibrate … --epsilon E")
 
 
 def calibrate(
@@ -81,6 +83,7 @@ def calibrate(
         out.print(
             f"noise multiplier {noise:.6g}: ε = {guarantee.epsilon:.6g} at δ = {delta:g} ({by}, {sampling.value})"
         )
+        next_step("train with it", f"dpsrm train … --epsilon {epsilon:g} --set privacy.noise_multiplier={noise:.6g}")
 
 
 def spending(n: int, batch: int | None, steps: int, *, noise: float, scheme: Scheme, adjacency: Adjacency) -> Spending:

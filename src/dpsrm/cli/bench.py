@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dpsrm.cli.show import err, out, print_json
+from dpsrm.cli.show import out, print_json, track
 from dpsrm.core.errors import need
 from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
 
@@ -30,7 +32,7 @@ def loop(
 
     need(1 <= batch <= records, "batch must lie between 1 and records", batch=batch, records=records)
     need(batches >= 1 and rounds >= 1, "batches and rounds must be 1 or more", batches=batches, rounds=rounds)
-    with err.status("measuring"):
+    with _bar():
         found = run(records, batch, batches, rounds)
     _show(found, as_json=as_json)
 
@@ -55,7 +57,7 @@ def gradients(
     need(repeats >= 1, "repeats must be 1 or more", repeats=repeats)
     found = []
     for name in MODELS if model == "all" else (model,):
-        with err.status(f"measuring {name}"):
+        with _bar():
             found.append(run(name, batch, repeats, memory=memory))
     if plot is not None:
         plot_ratios(found, plot)
@@ -83,7 +85,7 @@ def defaults(
     unknown = [name for name in names if name not in TABLES]
     need(not unknown, f"tables must be among {', '.join(TABLES)}", unknown=unknown)
     need(seeds >= 1, "seeds must be 1 or more", seeds=seeds)
-    with err.status("measuring"):
+    with _bar():
         found = run(names, data_folder(data_dir), rows, seeds=seeds)
     if plot is not None:
         draw(found, plot)
@@ -143,7 +145,7 @@ def linear(
     from dpsrm.experiments.logistic import FEATURES
 
     train_file, _ = public_files(data, data_folder(data_dir))
-    with err.status("measuring"):
+    with _bar():
         found = run(
             train_file.parent, name=data, features=FEATURES[data], trials=trials, rounds=rounds, sampling=sampling
         )
@@ -166,7 +168,7 @@ def randomness(
 
     need(model in MODELS, f"the model must be one of {', '.join(MODELS)}", model=model)
     need(repeats >= 1, "repeats must be 1 or more", repeats=repeats)
-    with err.status("measuring"):
+    with _bar():
         found = run(model, batch, repeats)
     _show(found, as_json=as_json)
 
@@ -185,9 +187,21 @@ def sampling(
     from dpsrm.data.public import data_folder, public_files
 
     need(seeds >= 1, "seeds must be 1 or more", seeds=seeds)
-    with err.status("measuring"):
+    with _bar():
         found = run(*public_files("a9a", data_folder(data_dir)), seeds=seeds)
     _show(found, as_json=as_json)
+
+
+@contextmanager
+def _bar() -> Iterator[None]:
+    """Show the rounds under a bar with the time left."""
+    from dpsrm.bench.interleaved import TRACK
+
+    before = TRACK.set(track)
+    try:
+        yield
+    finally:
+        TRACK.reset(before)
 
 
 def _show(found: dict[str, object], *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from dpsrm.accounting.budget import COMPOSED_BY, Budget, Reservation, create_budget, read_budget
-from dpsrm.cli.show import out, print_json
+from dpsrm.cli.show import next_step, out, print_json
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency
 from dpsrm.runs.ledger import read_ledger
@@ -40,6 +40,8 @@ def init(
         file, Budget(epsilon=epsilon, delta=delta, adjacency=adjacency, accountant=by, order=order, parts=parts)
     )
     show(file, as_json=as_json)
+    if not as_json:
+        next_step("let runs share it", f"dpsrm train … --budget {file}")
 
 
 @budget.command()

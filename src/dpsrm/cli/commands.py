@@ -22,10 +22,11 @@ from dpsrm.cli.pretrain import pretrain
 from dpsrm.cli.prove import prove
 from dpsrm.cli.report import report
 from dpsrm.cli.reproduce import reproduce
+from dpsrm.cli.show import err
 from dpsrm.cli.train import train
 from dpsrm.cli.verify import verify
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (demo, train, predict, report, methods, plan, account, calibrate, verify, prove, pretrain, reproduce):
     app.command()(command)
 app.add_typer(budget, name="budget")
@@ -44,5 +45,10 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and stop.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Results only: no bars, notices or next steps.")] = False,
 ) -> None:
-    """Train models with differential privacy."""
+    """Train models with differential privacy.
+
+    Example: dpsrm demo, then dpsrm report runs/demo --open
+    """
+    err.quiet = quiet

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpsrm.cli.show import err, metrics_table, out, print_json, show_head
+from dpsrm.cli.show import err, metrics_table, next_step, out, print_json, show_head
 
 
 def demo(
@@ -56,6 +56,8 @@ def demo(
     }
     out.print(metrics_table(f"{len(test.records)} held-out person-years", columns))
     out.print("Protected: any one record, here one person-year. Not protected: all records of a person together.")
-    out.print(f"Published in {folder}: model, ledger, config, certificate. Keep {folder}/private to yourself.")
-    out.print(f"Check it: dpsrm verify {folder}")
+    out.print(
+        f"Published in {folder}: model, ledger, config, report. Keep {folder}/private to yourself.", soft_wrap=True
+    )
     show_head(outcome.run.head)
+    next_step("read the report, and show it to others", f"dpsrm report {folder} --open")

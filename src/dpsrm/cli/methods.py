@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from dpsrm.cli.show import out, print_json
+from dpsrm.cli.show import next_step, out, print_json
 
 
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
@@ -35,3 +35,4 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON
     for row in rows:
         table.add_row(*(str(value) for value in list(row.values())[:-1]))
     out.print(table)
+    next_step("train with one", "dpsrm train --data FILE --target COLUMN --epsilon 1 --delta 1e-5 --method srm")

@@ -15,7 +15,7 @@ from rich.table import Table
 from dpsrm.accounting import accountant, calibrate_noise, expected_runs, runs_to_gamma, select_epsilon
 from dpsrm.cli.account import spending
 from dpsrm.cli.plan_theory import plan_rates
-from dpsrm.cli.show import err, out, print_json, save_figure
+from dpsrm.cli.show import err, next_step, out, print_json, save_figure
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.events import Adjacency, Scheme, Spending
 from dpsrm.core.extras import need_extra
@@ -103,6 +103,7 @@ def plan(
     out.print(_table(rows, title))
     out.print("noise: std ÷ sensitivity of one release; effective: noise·n/(batch·√steps), what the whole run feels")
     out.print(_default(n, epsilon, delta, adjacency))
+    next_step("train with a choice", f"dpsrm train … --epsilon {epsilon:g} --delta {delta:g} --set training.batch=B")
     if chosen is not None:
         runs, cost = chosen["expected_runs"], chosen["epsilon"]
         out.print(f"choosing the best of {runs:.3g} runs (on average) of the first choice: ε = {cost:.4g} (rdp)")

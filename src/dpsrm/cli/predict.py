@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import err, print_json
+from dpsrm.cli.show import err, next_step, print_json
 from dpsrm.core.files import write_atomically
 
 
@@ -39,6 +39,7 @@ def predict(
         typer.echo(text, nl=False)
     else:
         err.print(f"{rows} predictions: {to}", highlight=False, soft_wrap=True)
+        next_step("what the model may be used for stands in its report", f"dpsrm report {run} --open")
 
 
 def _csv(rows: Iterable[Iterable[Any]]) -> str:

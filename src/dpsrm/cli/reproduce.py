@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
 from dpsrm.cli.reproduce_theory import reproduce_accountants, reproduce_help, reproduce_rates
-from dpsrm.cli.show import out, print_json, track
+from dpsrm.cli.show import going_on, next_step, out, print_json, track
 from dpsrm.core.errors import need
 from dpsrm.core.extras import need_extra
 
@@ -79,11 +79,12 @@ def reproduce(
             continue
         work = Reproduction(problem=name, lab=lab, workers=workers, track=track)
         wanted = asked.wanted(work.about, quick=quick)
-        if tune and run:
-            work.tune(wanted)
-        recipes = work.recipes(wanted)
-        if run:
-            work.run(recipes, range(2 if quick else trials or 30))
+        with going_on("what is finished is kept; the same command goes on"):
+            if tune and run:
+                work.tune(wanted)
+            recipes = work.recipes(wanted)
+            if run:
+                work.run(recipes, range(2 if quick else trials or 30))
         found[name] = work.rows(recipes)
     need(any(found.values()), "there are no results yet", results=str(results), remedy="run without --from-results")
     report = publish(lab, where)
@@ -93,7 +94,8 @@ def reproduce(
         return
     for name, each in found.items():
         out.print(_table(name, each))
-    out.print(f"All columns, figures, and what agrees with the paper: {report}")
+    out.print(f"All columns, figures, and what agrees with the paper: {report}", soft_wrap=True)
+    next_step("more trials add to what is kept", f"dpsrm reproduce {problem} --trials 30")
 
 
 class Asked(NamedTuple):

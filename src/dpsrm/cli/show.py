@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,16 @@ def save_figure(figure: Any, path: Path) -> None:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write the plot {path}: {error}; give a .png or .svg path") from error
+
+
+@contextmanager
+def going_on(words: str) -> Iterator[None]:
+    """Say after Ctrl-C how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"interrupted: {words}", highlight=False, soft_wrap=True)
+        raise
 
 
 def next_step(words: str, command: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import err, metrics_table, out, print_json, show_head, track
+from dpsrm.cli.show import err, metrics_table, next_step, out, print_json, show_head, track
 from dpsrm.core.errors import need
 
 if TYPE_CHECKING:
@@ -216,5 +216,6 @@ def _show(outcome: Outcome) -> None:
         )
     if outcome.metrics:
         out.print(metrics_table("on the test records (not private: do not publish)", outcome.metrics))
-    out.print(f"Run folder: {folder.path} (publishable, except {folder.private.name}/)")
+    out.print(f"Run folder: {folder.path} (publishable, except {folder.private.name}/)", soft_wrap=True)
     show_head(run.head)
+    next_step("read the report, and show it to others", f"dpsrm report {folder.path} --open")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from dpsrm.cli.show import out, print_json
+from dpsrm.cli.show import next_step, out, print_json
 from dpsrm.core.isolation import Isolation
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def verify(
         _show(result, expected=expect is not None)
     if not result.ok:
         raise typer.Exit(1)
+    if not as_json:
+        next_step("read what it promises", f"dpsrm report {run} --open")
 
 
 def _with_pages(result: Verification, run: Path) -> Verification:
