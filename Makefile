@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo install test soak mutants check format clean
+.PHONY: demo install test soak mutants check docs notebooks browser screenshots wheel format clean
 
 demo: install  ## train a private model of health care use
 	$(BIN)/dpsrm demo --out runs/demo --overwrite
@@ -26,6 +26,25 @@ check: .venv/installed-dev  ## linters, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: .venv/installed-dev  ## the site, without a warning, and every link of it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python tools/check_site.py build/site
+
+notebooks: .venv/installed-dev  ## run every notebook from its first cell to its last
+	$(BIN)/python tools/notebooks.py
+
+browser: .venv/installed-dev  ## the pages in Chromium: errors, requests, widths, contrast
+	bash tools/browser.sh
+	DPSRM_BROWSER=1 $(BIN)/python -m pytest tests/browser
+
+screenshots: .venv/installed-dev  ## remake the pictures of the docs
+	bash tools/browser.sh
+	$(BIN)/dpsrm demo --out build/demo --overwrite
+	$(BIN)/python tools/screenshots.py build/demo
+
+wheel: .venv/installed-dev  ## build it, install it into empty environments, try it
+	PIP="$(PIP)" bash tools/wheel.sh $(BIN)/python
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .

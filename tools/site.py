@@ -6,6 +6,7 @@ Loaded by mkdocs.yml; nothing here is fetched from anywhere.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from pathlib import Path
@@ -30,15 +31,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for example in sorted((ROOT / "examples").glob("*.py")):
         text = f"# {example.name}\n\n```python\n{example.read_text(encoding='utf-8')}```\n"
         files.append(File.generated(config, f"examples/{example.stem}.md", content=text))
+    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=notebook_page(notebook)))
     _list_the_rest(files, config)
     return files
+
+
+def notebook_page(path: Path) -> str:
+    """A notebook's words and code, without what it printed."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    body = "\n\n".join(text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in texts)
+    return f"{body}\n\nAs a notebook: `notebooks/{path.name}` of the repository.\n"
 
 
 def _list_the_rest(files: Files, config: MkDocsConfig) -> None:
     """Pages that the navigation does not name stand at its end: notes, tables, examples, and what is new."""
     named = set(re.findall(r"[\w/-]+\.md", str(config.nav)))
     rest = sorted(f.src_uri for f in files.documentation_pages() if f.src_uri not in named)
-    groups = {"Decisions": "decisions/", "Examples": "examples/", "More": ""}
+    groups = {"Decisions": "decisions/", "Examples": "examples/", "Notebooks": "notebooks/", "More": ""}
     for title, folder in groups.items():
         found = [uri for uri in rest if uri.startswith(folder) and ("/" in uri) == bool(folder)]
         if found:
