@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tools")]
 from drawing import drawing  # noqa: E402
 
-BROUGHT = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+BROUGHT = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}
 _SECTIONS = ("Args", "Returns", "Guarantee", "Edge cases", "Attributes", "Source", "Departs from the paper", "Raises")
 
 
@@ -63,6 +63,7 @@ def on_page_markdown(markdown: str, page: object, config: MkDocsConfig, files: F
     for name, source in BROUGHT.items():
         markdown = re.sub(rf"\]\((?:\.\./)*{re.escape(source)}\)", f"]({name})", markdown)
     markdown = re.sub(r"\]\(decisions\)", "](decisions/airlock.md)", markdown)
+    markdown = re.sub(r"\]\(notebooks\)", "](notebooks/1-first-private-model.md)", markdown)
     if "<!-- drawing -->" in markdown:
         markdown = markdown.replace("<!-- drawing -->", drawing())
     return markdown
