@@ -18,7 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tools")]
 from drawing import drawing  # noqa: E402
 
-BROUGHT = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}
+BROUGHT = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "security.md": "SECURITY.md",
+}
 _SECTIONS = ("Args", "Returns", "Guarantee", "Edge cases", "Attributes", "Source", "Departs from the paper", "Raises")
 
 
