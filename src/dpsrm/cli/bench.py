@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dpsrm.cli.show import out, print_json, track
+from dpsrm.cli.show import err, out, print_json, track
 from dpsrm.core.errors import need
 from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
 
