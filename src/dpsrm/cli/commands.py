@@ -14,6 +14,7 @@ import dpsrm
 from dpsrm.cli.account import account, calibrate
 from dpsrm.cli.bench import bench
 from dpsrm.cli.budget import budget
+from dpsrm.cli.compare import compare
 from dpsrm.cli.demo import demo
 from dpsrm.cli.methods import methods
 from dpsrm.cli.plan import plan
@@ -27,7 +28,8 @@ from dpsrm.cli.train import train
 from dpsrm.cli.verify import verify
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-for command in (demo, train, predict, report, methods, plan, account, calibrate, verify, prove, pretrain, reproduce):
+_RUNS = demo, train, predict, compare, report, verify
+for command in (*_RUNS, methods, plan, account, calibrate, prove, pretrain, reproduce):
     app.command()(command)
 app.add_typer(budget, name="budget")
 app.add_typer(bench, name="bench")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import track
@@ -113,11 +113,14 @@ def _default(n: int, epsilon: float, delta: float, adjacency: Adjacency) -> str:
     """What `dpsrm train` does when it is left to choose, and why."""
     from dpsrm.training.defaults import default_training
 
-    _, t = default_training(n=n, epsilon=epsilon, delta=delta, classes=2, adjacency=adjacency)
-    return (
-        f"left to choose, train takes for two classes batch {t.batch}, {t.steps} steps of size {t.learning_rate:g}: as "
-        "long as the noise that enters θ allows (docs/decisions/defaults.md)"
-    )
+    kinds = (("two classes", "logistic", 2), ("ten classes", "logistic", 10), ("numbers", "linear", 0))
+    told = []
+    for words, kind, classes in (*kinds, ("a network and two classes", "mlp", 2)):
+        _, t = default_training(n=n, epsilon=epsilon, delta=delta, classes=classes, adjacency=adjacency, kind=kind)
+        how = "" if t.optimizer == "constant" else f" by {t.optimizer}"
+        told.append(f"  {words}: {t.steps} steps of {t.batch} records, learning rate {t.learning_rate:g}{how}")
+    why = "as long as the noise that enters θ on the way allows, n·μ(ε, δ) (docs/decisions/defaults.md)"
+    return "\n".join([f"left to choose, train takes, {why}:", *told])
 
 
 def _sizes(n: int, text: str) -> list[int]:
@@ -176,6 +179,16 @@ def _table(rows: Sequence[Row], title: str) -> Table:
     return table
 
 
+def _label_ticks(axes: Any, batches: Sequence[int], noises: Sequence[float]) -> None:
+    """Every batch size, and five noises, written out."""
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    if noises:
+        low, high = min(noises), max(noises)
+        ticks = [low * (high / low) ** (k / 4) for k in range(5)] if high > low else [low]
+        axes.set_yticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    axes.minorticks_off()
+
+
 def _draw(rows: Sequence[Row], path: Path, title: str) -> None:
     """Effective noise against batch size, one line per sampling and accountant."""
     need_extra("matplotlib", extra="cli")
@@ -187,8 +200,10 @@ def _draw(rows: Sequence[Row], path: Path, title: str) -> None:
         found = [row for row in rows if (row.sampling, row.accountant) == key and not row.why]
         if found:
             axes.plot([r.batch for r in found], [r.effective_noise for r in found], "o-", label=" · ".join(key))
-    axes.set(xscale="log", yscale="log", xlabel="batch size", title=title)
-    axes.set_ylabel("effective noise of the run: s·n/(b·√T)")
-    axes.legend()
+    axes.set(xscale="log", yscale="log", xlabel="b, the (expected) number of records in a batch", title=title)
+    axes.set_ylabel("effective noise of the whole run: s·n/(b·√T)")
+    _label_ticks(axes, sorted({row.batch for row in rows}), [row.effective_noise for row in rows if not row.why])
+    axes.legend(title="sampling · accountant")
     axes.grid(alpha=0.3, which="both")
+    figure.supxlabel("s: noise ÷ sensitivity of one release · n: records · T: releases · less is better", fontsize=8)
     save_figure(figure, path)

@@ -1,0 +1,118 @@
+"""`dpsrm compare`: several runs side by side, what they cost and what they are worth."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from dpsrm.cli.show import err, out, print_json, save_figure
+from dpsrm.core.errors import need
+from dpsrm.core.extras import need_extra
+from dpsrm.report.journal import METRICS
+from dpsrm.runs.folder import RunFolder
+from dpsrm.runs.toml import read_toml
+from dpsrm.runs.verify import verify
+
+_LESS_IS_BETTER = ("log_loss", "error", "rmse", "mae")
+_SHOWN = ("method", "steps", "batch", "learning_rate")
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    plot: Annotated[Path | None, typer.Option(help="Draw the first measure against ε into this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Runs side by side: ε, method, schedule, and what was measured on test records (in private/: for your eyes only).
+
+    Example: dpsrm compare runs/a runs/b --plot compare.png
+    """
+    rows = [_row(run) for run in runs]
+    measures = [name for name in METRICS if any(row["test"].get(name) is not None for row in rows)]
+    if plot is not None:
+        need(bool(measures), "a plot needs runs that were tested", remedy="train with --test, and keep private/")
+        _draw(rows, measures[0], plot)
+    if as_json:
+        print_json({"runs": rows, "best": _best(rows, measures)})
+        return
+    out.print(_table(rows, measures))
+    if len(rows) > 1:
+        err.print(
+            "Each ε is that of one run. If they are on the same records, all of them together cost more, and choosing "
+            "the best one is a choice by looking at the data: see dpsrm budget, and dpsrm plan --tries.",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _row(run: Path) -> dict[str, Any]:
+    """One run's facts, after checking it."""
+    found, folder = verify(run), RunFolder(run)
+    config = read_toml(folder.config) if folder.config.exists() else {}
+    training, method = config.get("training", {}), config.get("method", {})
+    guarantee, metrics = found.guarantee, folder.private / "metrics.json"
+    return {
+        "run": str(run),
+        "verifies": found.ok,
+        "problems": list(found.problems),
+        "epsilon": math.inf if guarantee is None else guarantee.epsilon,
+        "delta": None if guarantee is None else guarantee.delta,
+        "model": config.get("model", {}).get("kind"),
+        "method": method.get("name"),
+        **{name: training.get(name) for name in _SHOWN[1:]},
+        "test": json.loads(metrics.read_text()).get("test", {}) if metrics.exists() else {},
+    }
+
+
+def _best(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> dict[str, str]:
+    """The run that is best by each measure."""
+    best = {}
+    for name in measures:
+        known = [row for row in rows if row["test"].get(name) is not None]
+        choose = min if name in _LESS_IS_BETTER else max
+        best[name] = choose(known, key=lambda row: row["test"][name])["run"]
+    return best
+
+
+def _table(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> Table:
+    """A line per run; the best of each measure is bold."""
+    best, table = (
+        _best(rows, measures),
+        Table(title="the measures are exact: do not publish them" if measures else None),
+    )
+    for name in ("run", "ε", "δ", "model", *(name.replace("_", " ") for name in _SHOWN), *map(METRICS.get, measures)):
+        table.add_column(str(name), justify="left" if name == "run" else "right")
+    for row in rows:
+        told = "no guarantee" if math.isinf(row["epsilon"]) else f"{row['epsilon']:.4g}"
+        cells = [row["run"], told if row["verifies"] else f"{told} [red]does not verify[/]"]
+        cells += ["" if row[name] is None else f"{row[name]}" for name in ("delta", "model", *_SHOWN)]
+        for name in measures:
+            value = row["test"].get(name)
+            text = "" if value is None else f"{value:.4g}"
+            cells.append(f"[bold]{text}[/]" if row["run"] == best[name] else text)
+        table.add_row(*cells)
+    return table
+
+
+def _draw(rows: Sequence[dict[str, Any]], measure: str, path: Path) -> None:
+    """One measure against ε; runs without a guarantee are horizontal lines."""
+    need_extra("matplotlib", extra="cli")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for row in (row for row in rows if row["test"].get(measure) is not None):
+        label = Path(row["run"]).name
+        if math.isinf(row["epsilon"]):
+            axes.axhline(row["test"][measure], linestyle=":", color="grey", label=f"{label} (no guarantee)")
+        else:
+            axes.plot([row["epsilon"]], [row["test"][measure]], "o", label=f"{label}: {row['method']}")
+    axes.set(xlabel="ε of the run", ylabel=f"{METRICS[measure]}, test records", title="for your eyes only")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    save_figure(figure, path)
