@@ -54,6 +54,7 @@ def test_the_ledger_written_is_the_ledger_predicted(tmp_path, kind):
 def test_calibration_spends_the_budget_but_not_more(tmp_path):
     run = go(tmp_path)
     assert 0.99 * 2.0 < run.epsilon <= 2.0
+    assert repr(run) == f"<Run {run.folder.path}: ε={run.epsilon:.4g}, δ={run.guarantee.delta:g}>"
     sizes = {charge.event.sampling.batch: charge.count for charge in run.plan.spending.charges}
     assert sizes == {50: 1, 20: 14}
 

@@ -32,7 +32,7 @@ T = TypeVar("T", bound=AbstractContextManager[Any])
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
     """A finished run: the trained module, what it cost, and where everything lies. `head` is the ledger's last
     hash: written down elsewhere, it lets `verify(run, expect=head)` notice also a folder rewritten as a whole.
@@ -48,6 +48,11 @@ class Run:
     def epsilon(self) -> float:
         """The ε that the ledger proves; infinite for a run without privacy."""
         return float("inf") if self.guarantee is None else self.guarantee.epsilon
+
+    def __repr__(self) -> str:
+        """One line: where it is and what it proves."""
+        proved = "not private" if self.guarantee is None else f"ε={self.epsilon:.4g}, δ={self.guarantee.delta:g}"
+        return f"<Run {self.folder.path}: {proved}>"
 
 
 class RecordedRun:
