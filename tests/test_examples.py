@@ -19,6 +19,7 @@ from dpsrm.training import make_plan
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 SIZES = {"plain_loop": 300, "private_loop": 500, "own_method": 200, "own_layer_rule": 0, "transformer_dict": 60}
+SIZES |= dict.fromkeys(("transformers_classifier", "transformers_lora", "transformers_gpt2", "transformers_vit"), 60)
 """How many records each example makes up here."""
 
 
@@ -92,6 +93,17 @@ def test_transformer_with_dictionaries(run_example):
     assert names["run"].epsilon <= 8
     assert set(names["batch"]) == {"input_ids", "attention_mask", "labels"}
     assert dpsrm.verify(names["run"].folder.path).ok
+
+
+@pytest.mark.parametrize("name", ["classifier", "lora", "gpt2", "vit"])
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
+def test_models_of_transformers(run_example, name, caplog):
+    """Natively: nothing is said about layers that have no rule."""
+    pytest.importorskip("peft", reason="pip install 'dpsrm[hf]'")
+    names = run_example(f"transformers_{name}")
+    assert names["run"].epsilon <= 8
+    assert dpsrm.verify(names["run"].folder.path).ok
+    assert "no rule" not in caplog.text
 
 
 # the guides

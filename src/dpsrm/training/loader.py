@@ -40,7 +40,9 @@ def records_of(loader: DataLoader[Any]) -> RecordSource:
         remedy="give a DataLoader with batch_size and shuffle only",
     )
     own = None if loader.collate_fn is default_collate else loader.collate_fn
-    return as_records(loader.dataset) if own is None else DatasetRecords(loader.dataset, own)
+    if own is None and isinstance(loader.dataset, Dataset):
+        return as_records(loader.dataset)
+    return DatasetRecords(loader.dataset, own)  # a list of records, too
 
 
 @dataclass(frozen=True)
