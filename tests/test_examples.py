@@ -157,6 +157,16 @@ def test_our_loop_in_the_guide_for_opacus_users(tmp_path, monkeypatch, capsys):
     assert next(iter(names["model"].state_dict())) == "0.weight"
 
 
+def test_the_loop_in_the_guide_for_transformers(tmp_path, monkeypatch):
+    pytest.importorskip("transformers", reason="pip install 'dpsrm[hf]'")
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = blocks("transformers.md", "python")
+    names = {}
+    exec(compile(snippet, "transformers.md", "exec"), names)
+    assert names["run"].epsilon <= 8
+    assert "Written for GPUs, not yet run on one" in (ROOT / "docs" / "transformers.md").read_text()
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_what_the_guide_says_of_opacus(capsys):
     opacus = pytest.importorskip("opacus")

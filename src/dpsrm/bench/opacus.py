@@ -26,10 +26,11 @@ def by_hooks(
 
         wrapped = [GradSampleModule(ModuleValidator.fix(module), loss_reduction="sum") for module in modules]
 
-    for one in wrapped:
-        _need_right(one, made)
+    unchecked = list(wrapped)
 
     def step() -> Tensor:
+        while unchecked:
+            _need_right(unchecked.pop(), made)
         rows = [_rows(one, made) for one in wrapped]
         if len(rows) == 1:
             return _clipped(rows[0], clips[1])
