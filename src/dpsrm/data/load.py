@@ -23,7 +23,7 @@ from dpsrm.data.ranges import TargetRange
 from dpsrm.data.records import Records, need_scale
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.schema_encoding import SchemaEncoder
-from dpsrm.data.tables import read_csv, read_parquet, split_target, table_of_array
+from dpsrm.data.tables import array_names, read_csv, read_parquet, split_target, table_of_array
 
 LABEL_NAMES = ("label", "target", "y")
 """What a user may call the label of a file that has no column names."""
@@ -241,8 +241,8 @@ def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:
 
 
 def encode_source(source: Source, encoder: Encoder) -> npt.NDArray[np.float32]:
-    """Features of a source without its target, by the encoder made for its kind; arrays go by the order of columns."""
-    if isinstance(source, Arrays) and isinstance(encoder, (HashEncoder, SchemaEncoder)):
+    """Features of a source without its target, by the encoder made for its kind; arrays have the columns x0, x1, …"""
+    if isinstance(source, Arrays) and isinstance(encoder, (HashEncoder, SchemaEncoder)) and _unnamed(encoder):
         source = table_of_array(source.x, encoder.names)
     if isinstance(source, Table) and isinstance(encoder, (HashEncoder, SchemaEncoder)):
         return encoder.encode(source)
@@ -254,3 +254,8 @@ def encode_source(source: Source, encoder: Encoder) -> npt.NDArray[np.float32]:
         "the file must be of the kind the model was made for; "
         f"got {type(source).__name__} for {type(encoder).__name__}; convert one of the files"
     )
+
+
+def _unnamed(encoder: HashEncoder | SchemaEncoder) -> bool:
+    """Whether a table's columns were those of an array, which has no names: x0, x1, …"""
+    return encoder.names == array_names(len(encoder.names))

@@ -86,6 +86,11 @@ def table_of_frame(frame: pd.DataFrame) -> Table:
     return Table(columns, tuple(_cells(name, table.column(name)) for name in columns))
 
 
+def array_names(columns: int) -> tuple[str, ...]:
+    """What the columns of an array are called: x0, x1, …"""
+    return tuple(f"x{j}" for j in range(columns))
+
+
 def table_of_array(x: npt.NDArray[np.float64], columns: Sequence[str]) -> Table:
     """An array's columns as those of a table, in their order; NaN is a missing cell.
 

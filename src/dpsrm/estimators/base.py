@@ -15,8 +15,7 @@ from torch import Tensor
 from dpsrm.core.extras import need_extra
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records, SparseRecords
-from dpsrm.data.unlabelled import encode_unlabelled
-from dpsrm.estimators.inputs import by_record, choose_encoder, from_data, is_frame, need_memory
+from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, is_frame, need_memory
 from dpsrm.estimators.leaks import READ, tell_leak
 from dpsrm.training import Model, Performance, Privacy, Settings, loss_for, train
 from dpsrm.training.config import plain
@@ -108,7 +107,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Records of checked inputs and coded targets."""
         encoder = choose_encoder(X, bounds=self.bounds, schema=self.schema)
         need_memory(len(targets), encoder.features)
-        inputs = torch.from_numpy(encode_unlabelled(X, encoder))
+        inputs = torch.from_numpy(encode(X, encoder))
         return Loaded(records=Records(inputs, targets), encoder=encoder, **facts)
 
     def _checked(self, X: Any, *, fitting: bool = False) -> Any:
@@ -122,7 +121,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _outputs(self, X: Any) -> Tensor:
         """The model's outputs, as `dpsrm predict` computes them."""
         check_is_fitted(self)
-        return module_outputs(self.run_.module, encode_unlabelled(self._checked(X), self.encoder_))
+        return module_outputs(self.run_.module, encode(self._checked(X), self.encoder_))
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn may expect."""

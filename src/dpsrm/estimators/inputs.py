@@ -15,11 +15,13 @@ import scipy.sparse
 
 from dpsrm.core.errors import need
 from dpsrm.data.columns import Number
-from dpsrm.data.encoding import HashEncoder
+from dpsrm.data.encoding import Floats, HashEncoder
 from dpsrm.data.libsvm import LibsvmEncoder
 from dpsrm.data.load import Encoder
 from dpsrm.data.schema import Schema, read_schema, schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
+from dpsrm.data.tables import array_names, table_of_array
+from dpsrm.data.unlabelled import encode_unlabelled
 from dpsrm.estimators.leaks import tell_leak
 
 FROM_DATA, BY_RECORD = "data", "record"
@@ -67,7 +69,7 @@ def choose_encoder(data: Any, *, bounds: Any, schema: Any) -> Encoder:
     if scipy.sparse.issparse(data) or by_record(bounds):
         need(schema is None, "a schema is for DataFrames", schema=schema, remedy="leave it out")
         return LibsvmEncoder(features=int(data.shape[1]), folded=False, normalise=True)
-    columns = tuple(map(str, data.columns)) if is_frame(data) else tuple(f"x{j}" for j in range(data.shape[1]))
+    columns = tuple(map(str, data.columns)) if is_frame(data) else array_names(data.shape[1])
     if schema is not None:
         need(is_frame(data), "a schema is for DataFrames", remedy="give bounds, or a DataFrame")
         return SchemaEncoder(_schema(schema))
@@ -78,6 +80,14 @@ def choose_encoder(data: Any, *, bounds: Any, schema: Any) -> Encoder:
     low, high = _ends(data, bounds)
     ends = zip(columns, np.broadcast_to(low, len(columns)), np.broadcast_to(high, len(columns)), strict=True)
     return SchemaEncoder(Schema(tuple(Number(name, float(a), float(b), KNOTS) for name, a, b in ends)))
+
+
+def encode(data: Any, encoder: Encoder) -> Floats:
+    """Features of a DataFrame by the names of its columns, of an array by their order (scikit-learn warns of that)."""
+    if isinstance(encoder, (HashEncoder, SchemaEncoder)) and not is_frame(data):
+        dense = data.toarray() if scipy.sparse.issparse(data) else data
+        return encode_unlabelled(table_of_array(dense, encoder.names), encoder)
+    return encode_unlabelled(data, encoder)
 
 
 def _schema(schema: Schema | Mapping[str, Any] | Path | str) -> Schema:

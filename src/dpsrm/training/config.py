@@ -28,8 +28,8 @@ class Settings:
     Args:
         privacy: the promise; None trains without privacy and says so everywhere.
         method: the algorithm's own settings.
-        training: schedule, step rule, output. Where neither method nor training is given, `train` chooses both for a
-            linear model, from public numbers (docs/decisions/defaults.md).
+        training: schedule, step rule, output. Where neither method nor training is given, `dpsrm train` and the
+            estimators choose both from public numbers (docs/decisions/defaults.md).
         theory: the paper's theory mode; replaces the method's bounds and the step rule.
         performance: engine and threads.
         seed: research only: reproducible, not private.
