@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse
@@ -85,7 +85,7 @@ def choose_encoder(data: Any, *, bounds: Any, schema: Any) -> Encoder:
 def encode(data: Any, encoder: Encoder) -> Floats:
     """Features of a DataFrame by the names of its columns, of an array by their order (scikit-learn warns of that)."""
     if isinstance(encoder, (HashEncoder, SchemaEncoder)) and not is_frame(data):
-        dense = scipy.sparse.csr_array(data).toarray() if scipy.sparse.issparse(data) else data
+        dense = scipy.sparse.csr_array(cast(Any, data)).toarray() if scipy.sparse.issparse(data) else data
         return encode_unlabelled(table_of_array(dense, encoder.names), encoder)
     return encode_unlabelled(data, encoder)
 
