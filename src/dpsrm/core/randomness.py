@@ -49,6 +49,10 @@ class Streams:
         """A seed for the public randomness of release number `release` (dropout)."""
         return int.from_bytes(_derived(self._key, f"public {release}")[:8], "little") >> 1
 
+    def row_seed(self, release: int) -> int:
+        """A seed for which rows of a person count in release number `release`, where they have more than may."""
+        return int.from_bytes(_derived(self._key, f"rows {release}")[:8], "little")
+
     def seek(self, release: int) -> None:
         """Stand at the beginning of release number `release`.
 

@@ -14,6 +14,19 @@ class Ragged:
     groups: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Bundles:
+    """A batch whose examples are several rows each: all that count of one person, for instance.
+
+    Attributes:
+        rows: a tree of arrays (B, k, …), the rows of each example.
+        counts: (B, k), 1 for a row that counts and 0 for one that only fills up.
+    """
+
+    rows: Any
+    counts: Any
+
+
 def leaves(tree: Any) -> list[Any]:
     """The arrays of a tree, from left to right.
 

@@ -7,16 +7,20 @@ from dpsrm.data.load import Loaded, load, load_like
 from dpsrm.data.records import Records, RecordSource, TreeRecords
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.sparse import SparseRecords, csr_tensor
+from dpsrm.data.units import Picked, UnitRecords, Units
 
 __all__ = [
     "DatasetRecords",
     "ImageFeatures",
     "Loaded",
+    "Picked",
     "RecordSource",
     "Records",
     "Schema",
     "SparseRecords",
     "TreeRecords",
+    "UnitRecords",
+    "Units",
     "as_records",
     "csr_tensor",
     "load",

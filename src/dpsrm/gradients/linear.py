@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
+from dpsrm.core.tree import Bundles
 from dpsrm.gradients.batch import Batch
-from dpsrm.gradients.linear_sums import LinearSums, kernels
+from dpsrm.gradients.linear_sums import LinearSums, PeopleSums, kernels
 from dpsrm.gradients.objective import Objective
 from dpsrm.gradients.passes import ModelLosses, PerExampleLoss
 from dpsrm.gradients.query import Query
@@ -87,17 +88,27 @@ class LinearEngine:
 
     def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch (inputs, targets)."""
+        if isinstance(batch, Bundles):
+            inputs, targets = (tensor.flatten(0, 1) for tensor in batch.rows)
+            counts_Bk = batch.counts.numpy() > 0
+            rows_R, starts = np.flatnonzero(counts_Bk), np.cumsum([0, *counts_Bk.sum(1)])
+            return self.over(inputs, targets, people=True)(query, (rows_R, starts))
         inputs, targets = batch
         return self.over(inputs, targets)(query, _everyone(len(targets)))
 
-    def over(self, inputs: Tensor, targets: Tensor) -> LinearSums:
-        """Sums over these records, of which each call picks some: nothing is gathered or measured twice."""
+    def over(self, inputs: Tensor, targets: Tensor, *, people: bool = False) -> LinearSums:
+        """Sums over these records, of which each call picks some: nothing is gathered or measured twice.
+
+        Args:
+            people: an example is a person with several rows (see `PeopleSums`), not a row.
+        """
         _, D, bias = self.model
         (starts, columns, values), targets_n = self._batch(inputs, targets)
         valid, lengths_n = kernels().lengths(starts, columns, values, D, bias)
         need(valid, _INVALID)
         rows = starts, columns, values, lengths_n, targets_n
-        return LinearSums(rows, self.model, outputs=self.outputs, population=self.population or len(targets_n))
+        kind = PeopleSums if people else LinearSums
+        return kind(rows, self.model, outputs=self.outputs, population=self.population or len(targets_n))
 
     def _batch(self, inputs: Tensor, targets: Tensor) -> tuple[Matrix, Array]:
         """The inputs as starts, columns and values, and the targets in float64."""

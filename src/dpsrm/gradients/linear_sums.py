@@ -36,8 +36,11 @@ def kernels() -> ModuleType:
     return linear_kernels
 
 
-def sum_error(rows: int) -> float:
+def sum_error(rows: int, *, parts: int = 0) -> float:
     """How far a computed sum of up to `rows` contributions can be from the exact one, in units of their bound.
+
+    Args:
+        parts: how many terms make one contribution, if they are added to each other first, coordinate by coordinate.
 
     Every coordinate is a sum of rounded products in chains of at most d = min(rows, 1024) + ⌈rows/1024⌉ additions, so
     ‖error‖ ≤ γ_d·Σ‖contribution‖ ≤ γ_d·rows, γ_d = d·u/(1 − d·u) (Higham 2002, §4.2). The proof is in
@@ -46,7 +49,7 @@ def sum_error(rows: int) -> float:
     >>> sum_error(100) < 2e-12, sum_error(10**6) < 3e-7
     (True, True)
     """
-    depth = min(rows, _BLOCK) + math.ceil(rows / _BLOCK) + 1
+    depth = min(rows, _BLOCK) + math.ceil(rows / _BLOCK) + 1 + parts
     return rows * depth * UNIT / (1 - depth * UNIT)
 
 
@@ -62,21 +65,29 @@ class LinearSums:
         self._rows, self._model, self._outputs, self._population = rows, model, outputs, population
         self._size = outputs * (model[1] + int(model[2]))
         self._error = sum_error(population)
-        self._kernels = kernels()
+        self._use(kernels())
         self._asked: tuple[tuple[Part, ...], Any, float] = (), None, 0.0
+
+    def _use(self, compiled: ModuleType) -> None:
+        """Choose the compiled functions."""
+        self._valid, self._clipped_sum, self._loss_sums = compiled._within, compiled.clipped_sum, compiled.loss_sums
+
+    def _count(self, picked: Any) -> int:
+        """How many examples were picked."""
+        return len(picked)
 
     def margin(self, parts: int) -> float:
         """By how much clips are shrunk: 2·`sum_error` for two sums, and the roundings of a norm and a factor."""
         return 2 * self._error + (self._model[1] + self._outputs + parts + 16) * UNIT
 
-    def __call__(self, query: Query, picked_B: Array) -> ClippedSum[Tensor]:
+    def __call__(self, query: Query, picked: Any) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the picked records."""
-        parts, B, total_P = query.parts, len(picked_B), np.zeros(self._size)
+        parts, B, total_P = query.parts, self._count(picked), np.zeros(self._size)
         if parts is not self._asked[0]:
             self._asked = parts, (*_tables(parts), self.margin(len(parts))), self._bound(query)
         self._need_rows(B)
-        valid, loss, counts, norms_BM = self._kernels.clipped_sum(
-            self._rows, picked_B, self._model, self._points(query.points), self._asked[1], total_P
+        valid, loss, counts, norms_BM = self._clipped_sum(
+            self._rows, picked, self._model, self._points(query.points), self._asked[1], total_P
         )
         need(valid, _OUTSIDE)
         if query.excess is Excess.RAISE:
@@ -88,21 +99,20 @@ class LinearSums:
         facts = Diagnostics(loss=loss / size, clipped=shares, nonfinite=int(nonfinite))
         return ClippedSum(secret=torch.from_numpy(total_P), bound=self._asked[2], rows=B, diagnostics=facts)
 
-    def scores(
-        self, points: Sequence[Tensor], picked_B: Array, *, clip: float, offsets: Sequence[float]
-    ) -> ClippedScores:
+    def scores(self, points: Sequence[Tensor], picked: Any, *, clip: float, offsets: Sequence[float]) -> ClippedScores:
         """offset + Σ clamp(loss, 0, clip) over the picked records, at each point.
 
         Edge cases: a NaN loss counts as `clip` (as 0 if that is infinite).
         """
-        self._need_rows(len(picked_B))
-        need(len(picked_B) == 0 or 0 <= picked_B.min() <= picked_B.max() < len(self._rows[3]), _OUTSIDE)
+        B = self._count(picked)
+        self._need_rows(B)
+        need(self._valid(picked, len(self._rows[3])), _OUTSIDE)
         largest = max((abs(offset) for offset in offsets), default=0.0)
         margin = 4 * (self._error + (self._population + largest / clip + 1) * UNIT)
         limit = clip * (1 - margin)
-        sums_K = self._kernels.loss_sums(self._rows, picked_B, self._model, self._points(points), limit, self._outputs)
+        sums_K = self._loss_sums(self._rows, picked, self._model, self._points(points), limit, self._outputs)
         totals = tuple(offset + total for offset, total in zip(offsets, sums_K.tolist(), strict=True))
-        return ClippedScores(secret=totals, bound=clip, rows=len(picked_B))
+        return ClippedScores(secret=totals, bound=clip, rows=B)
 
     def _bound(self, query: Query) -> float:
         """The query's bound, unless so many contributions of it could overflow."""
@@ -121,6 +131,27 @@ class LinearSums:
         for k, point_P in enumerate(points):
             points_KP[k] = point_P.numpy()
         return points_KP
+
+
+class PeopleSums(LinearSums):
+    """As `LinearSums`, where an example is a person: what is picked is (rows, where each person's begin, one more).
+
+    A person's gradients are added up, part by part, to vectors in float64, whose norms are taken as they are, P numbers
+    each: docs/decisions/units.md says what changes in the proof.
+    """
+
+    def _use(self, compiled: ModuleType) -> None:
+        """Choose the compiled functions."""
+        self._valid, self._clipped_sum = compiled._people_within, compiled.people_sum
+        self._loss_sums = compiled.people_loss_sums
+
+    def _count(self, picked: Any) -> int:
+        """How many persons were picked."""
+        return len(picked[1]) - 1
+
+    def margin(self, parts: int) -> float:
+        """By how much clips are shrunk: for two sums, whose terms are added over the parts, too, and a norm of P."""
+        return 2 * sum_error(self._population, parts=parts) + (self._size + parts + 16) * UNIT
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpsrm.core.errors import need
-from dpsrm.core.tree import leaves, refilled
+from dpsrm.core.tree import Bundles, leaves, mapped, refilled
 from dpsrm.gradients.batch import Batch, as_batch, examples
 from dpsrm.gradients.masks import masks_always_made
 from dpsrm.gradients.rewrites import Rewriting
@@ -90,7 +90,11 @@ class Pass:
         return self.batch(parameters, as_batch(one)).squeeze(0)
 
     def batch(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
-        """The losses of a batch."""
+        """The losses of a batch; an example of several rows has the sum of theirs."""
+        if isinstance(batch, Bundles):
+            losses_R = self.batch(parameters, mapped(lambda tensor: tensor.flatten(0, 1), batch.rows))
+            counts_Bk: Tensor = batch.counts.to(losses_R.dtype)
+            return (losses_R.view(counts_Bk.shape) * counts_Bk).sum(1)
         by_value = {f"model.{name}": value for name, value in {**self.values, **parameters}.items()}
         losses_B = functional_call(_Whole(self.module, self.losses), by_value, (batch,))
         count = examples(batch)

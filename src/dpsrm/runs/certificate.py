@@ -22,6 +22,8 @@ from dpsrm.core.filter import fits_filter, whole_filter
 from dpsrm.core.isolation import Isolation
 from dpsrm.runs.closing import Closing
 from dpsrm.runs.ledger import LedgerFacts
+from dpsrm.runs.units import NOT_PROTECTED as NOT_PROTECTED_OF_UNITS
+from dpsrm.runs.units import ProtectedUnit
 
 _NOT_PROTECTED = """\
 ## What is not protected
@@ -91,7 +93,8 @@ def render(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) ->
             "",
         ]
     lines += ["## What was released", "", "| releases | of what | noise (std ÷ sensitivity) |", "|---|---|---|"]
-    lines += [_row(charge) for charge in facts.spending.charges]
+    things = "records" if facts.header.unit is None else "units"
+    lines += [_row(charge, things) for charge in facts.spending.charges]
     lines += [
         "",
         *_filtered(facts),
@@ -107,9 +110,16 @@ def render(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) ->
         "Check it with `dpsrm verify`; with `--expect` and the chain's last head, if that was written down elsewhere "
         "when the run ended, the check also covers a folder rewritten as a whole.",
         "",
-        _NOT_PROTECTED.format(unit=closing.unit),
+        _not_protected(facts.header.unit, closing.unit),
     ]
     return "\n".join(lines)
+
+
+def _not_protected(unit: ProtectedUnit | None, words: str) -> str:
+    """What the guarantee leaves out, for records or for units."""
+    if unit is None:
+        return _NOT_PROTECTED.format(unit=words)
+    return NOT_PROTECTED_OF_UNITS.format(unit=words, count=unit.count, rows=unit.rows)
 
 
 def _filtered(facts: LedgerFacts) -> list[str]:
@@ -136,10 +146,12 @@ def _promise(facts: LedgerFacts, guarantee: Guarantee | None, unit: str) -> str:
     if guarantee is None or not math.isfinite(guarantee.epsilon):
         return "**No guarantee.** Exact statistics of the records were used without noise: ε = ∞."
     if facts.header.adjacency is Adjacency.REPLACE_ONE:
-        change = f"if {unit} is replaced by any other"
+        rows = "" if facts.header.unit is None else ", with any rows, more or fewer"
+        change = f"if {unit} is replaced by any other{rows}"
     elif facts.header.adjacency is Adjacency.ADD_REMOVE:
+        things = "records" if facts.header.unit is None else "units"
         change = (
-            f"for a sampling rate fixed beforehand, if {unit} is added or removed (the number of records, which set "
+            f"for a sampling rate fixed beforehand, if {unit} is added or removed (the number of {things}, which set "
             "that rate and stands in the ledger, is itself not protected)"
         )
     else:
@@ -161,12 +173,12 @@ def _exponential(epsilon: float) -> str:
     return f"{math.exp(epsilon):.4g}" if epsilon < 700 else f"10^{epsilon / math.log(10):.1f}"
 
 
-def _row(charge: Charge) -> str:
+def _row(charge: Charge, things: str) -> str:
     """One line of the table of releases."""
     event = charge.event
     if isinstance(event, GaussianRelease):
         drawn = event.sampling
-        what = f"sum over {drawn.batch} of {drawn.population} records ({drawn.scheme.value})"
+        what = f"sum over {drawn.batch} of {drawn.population} {things} ({drawn.scheme.value})"
         return f"| {charge.count} | {what} | {event.noise_multiplier:.6g} |"
     if isinstance(event, PureRelease):
         return f"| {charge.count} | pure release | ε = {event.epsilon:g} |"

@@ -15,6 +15,7 @@ from dpsrm.core.chain import GENESIS, Chain, Lines, read_chain
 from dpsrm.core.errors import DpsrmError, LedgerError, need
 from dpsrm.core.events import Adjacency, Charge, Event, Spending, ZcdpRelease, event_from_json, event_to_json
 from dpsrm.runs.closing import Closing
+from dpsrm.runs.units import ProtectedUnit
 
 _VERSION = 2
 _RANDOMNESS = {True: "secure", False: "seeded: reproducible, not private"}
@@ -27,6 +28,7 @@ class Header:
     Attributes:
         filter_rho: ρ*, fixed beforehand, that the sum of all charges' ρ may not exceed, if the run chooses its releases
             as it goes; its guarantee is that of ρ*-zCDP (core/filter.py). None: the charges were planned.
+        unit: what is protected, if not one record.
     """
 
     adjacency: Adjacency
@@ -35,9 +37,10 @@ class Header:
     accountant: str
     private_randomness: bool
     filter_rho: float | None = None
+    unit: ProtectedUnit | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The header line's body."""
+        """The header line's body; one that speaks of records says nothing of units."""
         return {
             "kind": "header",
             "version": _VERSION,
@@ -47,6 +50,7 @@ class Header:
             "accountant": self.accountant,
             "randomness": _RANDOMNESS[self.private_randomness],
             "filter_rho": self.filter_rho,
+            **({} if self.unit is None else {"unit": self.unit.to_json()}),
         }
 
     @classmethod
@@ -62,6 +66,7 @@ class Header:
                 accountant=body["accountant"],
                 private_randomness={word: private for private, word in _RANDOMNESS.items()}[body["randomness"]],
                 filter_rho=body["filter_rho"],
+                unit=None if "unit" not in body else ProtectedUnit.from_json(body["unit"]),
             )
             header._check()
         except (KeyError, TypeError, ValueError) as error:

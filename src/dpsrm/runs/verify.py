@@ -99,6 +99,8 @@ def _word_problems(folder: RunFolder, facts: LedgerFacts, guarantee: Guarantee |
         problems.append(f"{closing.released} releases were made of {facts.spending.releases} charged")
     if set(closing.files) != {path.name for path in folder.bound}:
         problems.append(f"the ledger was closed over other files than a run has: {sorted(closing.files)}"[:200])
+    if facts.header.unit is not None:
+        problems += facts.header.unit.problems(facts.spending)
     try:
         if folder.certificate.read_bytes() != render(facts, guarantee, closing).encode():
             problems.append("certificate.md does not say what the ledger proves")

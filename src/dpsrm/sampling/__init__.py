@@ -1,5 +1,6 @@
-"""Draw batches: fresh, secret, in time proportional to the batch."""
+"""Which records, and which of their rows, a release looks at."""
 
 from dpsrm.sampling.draw import draw
+from dpsrm.sampling.rows import pick_rows
 
-__all__ = ["draw"]
+__all__ = ["draw", "pick_rows"]

@@ -58,6 +58,14 @@ class Settings:
         need(shared, "a run without privacy cannot share a budget", budget=self.budget, remedy="leave --budget out")
 
     @property
+    def protected(self) -> str:
+        """What is protected, in the words of the certificate."""
+        if self.privacy is None or self.privacy.unit is None:
+            return self.record
+        who = "one unit" if self.record == "one record" else self.record
+        return f"{who} (all rows with the same {self.privacy.unit})"
+
+    @property
     def left_out(self) -> bool:
         """Whether neither method nor training was given."""
         return self.method is _METHOD and self.training is _TRAINING

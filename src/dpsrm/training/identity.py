@@ -17,7 +17,7 @@ from torch import Tensor
 from dpsrm.core.errors import ResumeError
 from dpsrm.core.randomness import Streams
 from dpsrm.core.tree import leaves
-from dpsrm.data import Records, RecordSource
+from dpsrm.data import Records, RecordSource, UnitRecords
 from dpsrm.gradients import Objective
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.generators import generators_kept, seed_generators
@@ -54,7 +54,10 @@ def need_same(name: str, then: Any, now: Any, remedy: str) -> None:
 
 
 def record_bytes(records: RecordSource) -> Iterator[bytes | memoryview]:
-    """Every record's numbers, a chunk at a time."""
+    """Every record's numbers, a chunk at a time; of units, whose each record is before that."""
+    if isinstance(records, UnitRecords):
+        yield from (array.tobytes() for array in records.units.grouping)
+        records = records.records
     if isinstance(records, Records):
         yield from (_described(tensor) for tensor in (records.inputs, records.targets))
         yield from (bytes_of(tensor) for tensor in (records.inputs, records.targets))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -24,6 +23,7 @@ from dpsrm.gradients import Batch
 from dpsrm.gradients.batch import on_device
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.step import Draw
+from dpsrm.training.summing import read
 
 _KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor")
 """What of a user's loader decides how records are read, and not which."""
@@ -130,7 +130,7 @@ class PrivateLoader:
         if not workers or not self._run.prepared.plan.method.foreseeable:
             while True:
                 draw = self._run.step.draw()
-                yield draw, records.take(draw.indices)
+                yield draw, read(records, draw.which)
         ahead = _Ahead(self._run, self._batches)
         loader = DataLoader(_Batches(records), sampler=ahead, batch_size=None, **self._options)
         yield from zip(ahead.draws, loader, strict=False)
@@ -143,11 +143,11 @@ class _Batches(Dataset[Any]):
         """Remember the records."""
         self._records = records
 
-    def __getitem__(self, indices: Sequence[int]) -> Batch:
-        return self._records.take(np.asarray(indices, dtype=np.int64))
+    def __getitem__(self, draw: Draw) -> Batch:
+        return read(self._records, draw.which)
 
 
-class _Ahead(Sampler[list[int]]):
+class _Ahead(Sampler[Draw]):
     """The draws of one pass, made before they are used."""
 
     def __init__(self, run: RecordedRun, batches: int) -> None:
@@ -156,8 +156,8 @@ class _Ahead(Sampler[list[int]]):
         left = min(batches, plan.schedule.steps - run.prepared.walk.time)
         self.draws = [step.draw(ahead) for ahead in range(left)]
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return (draw.indices.tolist() for draw in self.draws)
+    def __iter__(self) -> Iterator[Draw]:
+        return iter(self.draws)
 
     def __len__(self) -> int:
         return len(self.draws)

@@ -24,6 +24,7 @@ from dpsrm.core.events import (
 from dpsrm.core.filter import fits_filter, whole_filter, zcdp_sum
 from dpsrm.methods import Method, Schedule, Stage
 from dpsrm.runs.ledger import Header
+from dpsrm.runs.units import ProtectedUnit
 from dpsrm.training.settings import Privacy
 
 Noise = Callable[..., float]
@@ -73,7 +74,15 @@ class Plan:
             accountant="none" if self.privacy is None else self.privacy.accountant,
             private_randomness=private_randomness,
             filter_rho=self.filter_rho,
+            unit=self._unit(),
         )
+
+    def _unit(self) -> ProtectedUnit | None:
+        """What is protected, if not one record."""
+        promise = self.privacy
+        if promise is None or promise.unit is None or promise.rows_per_unit is None:
+            return None
+        return ProtectedUnit(name=promise.unit, count=self.n, rows=promise.rows_per_unit)
 
     def epsilon_of(self, spending: Spending) -> float:
         """ε of `spending` at the promised δ, by the plan's accountant.

@@ -12,7 +12,7 @@ from dpsrm.core.errors import ResumeError, need
 from dpsrm.core.events import Adjacency, event_to_json
 from dpsrm.core.isolation import Isolation
 from dpsrm.core.randomness import Streams
-from dpsrm.data import DatasetRecords, RecordSource, as_records
+from dpsrm.data import DatasetRecords, Picked, RecordSource, UnitRecords, Units, as_records
 from dpsrm.gradients import ModelLosses, Objective, PerExampleLoss, Way, as_losses
 from dpsrm.methods import (
     Method,
@@ -26,10 +26,12 @@ from dpsrm.methods import (
     make_output,
     penalised,
 )
+from dpsrm.sampling import pick_rows
+from dpsrm.sampling.draw import Indices
 from dpsrm.training.config import Settings, plain, settings_to_dict
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.settings import OPTIMIZERS, OWN, Privacy
-from dpsrm.training.targets import need_isolated, need_targets
+from dpsrm.training.targets import need_isolated, need_targets, rows_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +51,23 @@ class Prepared:
         """Whether a neighbouring dataset leaves all other examples of a batch in their places, and rounding with them.
 
         Adding or removing a record does not; nor does replacing one by a record of another shape, which a collate
-        function of the user's may make.
+        function of the user's may make. A unit with other rows, more or fewer, takes the same space.
         """
-        shaped = not isinstance(self.records, DatasetRecords) or self.records.collate is None
+        records = rows_of(self.records)
+        shaped = not isinstance(records, DatasetRecords) or records.collate is None
         return shaped and self.plan.spending.adjacency is Adjacency.REPLACE_ONE
 
     @property
     def threads(self) -> int:
         """How many torch threads a run that begins now uses."""
         return self.settings.performance.threads_for(self.objective.layout.size)
+
+    def pick(self, indices: Indices, release: int) -> Picked | None:
+        """Of units, the rows that count in this release; None where records are drawn."""
+        if not isinstance(self.records, UnitRecords):
+            return None
+        seed, grouping = self.streams.row_seed(release), self.records.units.grouping
+        return Picked(*pick_rows(grouping, indices, most=self.records.most, seed=seed))
 
     def restore(self, walk: dict[str, Any], output: dict[str, Any]) -> None:
         """Put walk and output where a checkpoint says they stood."""
@@ -91,13 +101,16 @@ def prepare(
     *,
     planner: Callable[..., Plan] = make_plan,
     stepper: Stepper | None = None,
+    unit: Any = None,
 ) -> Prepared:
     """Check everything that can be checked, calibrate the noise, and predict the ledger (by `planner`).
 
     Args:
         stepper: the step rule instead of the one that the settings name: somebody's own optimizer.
+        unit: whose each record is, if not records but units are protected: one id per record.
     """
-    records, objective = as_records(data), Objective.of(module, as_losses(loss), way=_way(settings))
+    records, settings = by_unit(as_records(data), settings, unit)
+    objective = Objective.of(module, as_losses(loss), way=_way(settings))
     need_targets(objective, records)
     need_isolated(objective, records, performance=settings.performance)
     start_P = objective.layout.read(module)
@@ -114,6 +127,21 @@ def prepare(
         walk=walk,
         output=output,
     )
+
+
+def by_unit(records: RecordSource, settings: Settings, unit: Any) -> tuple[RecordSource, Settings]:
+    """The records grouped by unit, if settings or arguments say so, and settings that name the unit."""
+    promise = settings.privacy
+    if unit is None:
+        told = promise is not None and (promise.unit is not None or promise.rows_per_unit is not None)
+        remedy = "give unit=, one id per record; on the command line --unit COLUMN"
+        need(not told, "settings that protect a unit need to know whose each record is", remedy=remedy)
+        return records, settings
+    need(promise is not None, "a unit is protected by private training only", remedy="leave unit out")
+    assert promise is not None
+    named = replace(promise, unit=promise.unit or "id")
+    assert named.rows_per_unit is not None
+    return UnitRecords(records, Units.of(unit), named.rows_per_unit), replace(settings, privacy=named)
 
 
 def _way(settings: Settings) -> Way:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from dpsrm.core.errors import ResumeError, need, need_numbers
 from dpsrm.core.events import Adjacency, Scheme
 from dpsrm.core.isolation import Isolation
-from dpsrm.data import RecordSource, as_records
+from dpsrm.data import RecordSource, Units, as_records
 from dpsrm.gradients import STANDARD_LOSSES, Layout, ModelLosses, PerExampleLoss
 from dpsrm.methods import Method, OptimizerStep, method_class
 from dpsrm.training.asked import AskedLog
@@ -58,6 +58,8 @@ def make_private(
     budget: str | None = None,
     statement: Statement | None = None,
     seed: int | None = None,
+    unit: Any = None,
+    rows_per_unit: int | None = None,
     **options: Any,
 ) -> PrivateTraining:
     """Make one's own training loop private: the library draws, clips, charges and adds noise; the loop stays.
@@ -86,6 +88,9 @@ def make_private(
         resume: go on with the interrupted run in `out`.
         output: which θ `finish` leaves in the model: the last one, or "tail", "ema", "random".
         statement: what the operator says in the report.
+        unit, rows_per_unit: whose each record is, one id per record, if a person is to be protected with all their
+            records, of which at most so many count at a time (8): see docs/whose-privacy.md. Batches are then
+            `Bundles` of persons; losses see one person's rows as a batch.
         seed: research only: reproducible, not private.
 
     Returns:
@@ -111,7 +116,8 @@ def make_private(
     """
     records = _records(data_loader, data)
     chosen = _method(method, max_grad_norm, max_diff_norm, options)
-    b, each = _sizes(chosen, len(records), data_loader.batch_size if data_loader is not None else batch_size)
+    n = len(records) if unit is None else len(Units.of(unit))
+    b, each = _sizes(chosen, n, data_loader.batch_size if data_loader is not None else batch_size)
     need((epochs is None) != (steps is None), "give epochs or steps", epochs=epochs, steps=steps)
     whole = all(count is None or (isinstance(count, int) and count >= 1) for count in (epochs, steps))
     need(whole, "epochs and steps must be 1 or more, and whole", epochs=epochs, steps=steps)
@@ -125,6 +131,8 @@ def make_private(
             accountant=accountant,
             noise_multiplier=noise_multiplier,
             isolation=Isolation(isolation),
+            unit=None if unit is None else "id",
+            rows_per_unit=rows_per_unit,
         ),
         method=chosen,
         training=Training(batch=b, steps=steps if epochs is None else epochs * each, optimizer=OWN, output=output),
@@ -135,7 +143,7 @@ def make_private(
         statement=statement,
     )
     stepper = OptimizerStep.own(optimizer, model, Layout.of(model))
-    preparer = partial(prepare, model, _losses(losses), records, stepper=stepper)
+    preparer = partial(prepare, model, _losses(losses), records, stepper=stepper, unit=unit)
     run = _run(settings, preparer, model, out, resume=resume, overwrite=overwrite, optimizer=optimizer)
     asked = AskedLog(run.folder.private / "asked.jsonl", run.prepared.streams)
     loader = PrivateLoader(run, batches=each if steps is None else steps, like=data_loader)

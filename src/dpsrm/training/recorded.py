@@ -140,7 +140,7 @@ class RecordedRun:
         _save_model(p.objective.module, folder)
         closing = Closing(
             released=max(self.step.airlock.releases, min(asked, self._ledger.spending.releases)),
-            unit=p.settings.record,
+            unit=p.settings.protected,
             isolation=Isolation.CHECKED if p.objective.way is Way.BATCH else Isolation.ALONE,
             engine=_name_of(self.step.engine),
             files={**self._facts["files"], **folder.digests(folder.model)},

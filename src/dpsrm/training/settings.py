@@ -41,6 +41,9 @@ OPTIMIZERS: dict[str, StepperFactory] = {
 }
 """Step rules, by the names that settings and config files use."""
 
+ROWS_PER_UNIT = 8
+"""How many rows of one unit count, if nobody says: a constant, hence public (docs/whose-privacy.md)."""
+
 OWN = "own"
 """The optimizer that `make_private` was given."""
 
@@ -52,6 +55,9 @@ class Privacy:
     The noise is calibrated to spend ε exactly, unless `noise_multiplier` (std ÷ sensitivity) fixes it; ε is then a
     limit that the run may not exceed. `isolation` says how it is known that no example's contribution depends on
     another: "alone", by running each example alone; or "checked", by your word and a few comparisons at every release.
+
+    `unit` names what is protected, if that is not one record: the column of ids (or, for arrays, any word for what
+    `unit=` was given). One example is then a unit with at most `rows_per_unit` of its rows (None: 8), which is public.
     """
 
     epsilon: float
@@ -61,6 +67,8 @@ class Privacy:
     accountant: str = "pld"
     noise_multiplier: float | None = None
     isolation: Isolation = Isolation.ALONE
+    unit: str | None = None
+    rows_per_unit: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse an ε, δ or noise with which nothing is promised."""
@@ -74,6 +82,12 @@ class Privacy:
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
         object.__setattr__(self, "sampling", Scheme(self.sampling))
         object.__setattr__(self, "isolation", Isolation(self.isolation))
+        named = self.unit is None or (isinstance(self.unit, str) and self.unit.strip() != "")
+        need(named, "unit names the column of ids", unit=self.unit, remedy="ids themselves are given to train as unit=")
+        k = self.rows_per_unit
+        need(k is None or (type(k) is int and k >= 1), "rows_per_unit must be a whole number, 1 or more", got=k)
+        if self.unit is not None and k is None:
+            object.__setattr__(self, "rows_per_unit", ROWS_PER_UNIT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def begin(
     with ExitStack() as held:
         tell_expectations(prepared.objective, prepared.records, settings.privacy)
         held.enter_context(_made(prepared, folder, overwrite=overwrite))
-        write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
+        write_toml(folder.config, {**settings_to_dict(prepared.settings), **(about or {})})
         folder.write_environment()
         facts = {
             **prepared.facts(),

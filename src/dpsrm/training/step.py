@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dpsrm.core.errors import BudgetExceeded, Diverged, LedgerError, need
 from dpsrm.core.events import Sampling, Spending
 from dpsrm.core.secret import Diagnostics
+from dpsrm.data import Picked
 from dpsrm.gradients import Batch, engine
 from dpsrm.gradients.generators import generators_kept
 from dpsrm.gradients.precision import full_precision
@@ -86,11 +87,21 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """The records drawn for one release: its number, the sampling that will be charged, and their positions."""
+    """The records (or units) drawn for one release: its number, the sampling that will be charged, their positions.
+
+    Attributes:
+        picked: of units, the rows that count.
+    """
 
     release: int
     sampling: Sampling
     indices: Indices
+    picked: Picked | None = None
+
+    @property
+    def which(self) -> Indices | Picked:
+        """What is read."""
+        return self.indices if self.picked is None else self.picked
 
 
 class Step:
@@ -164,7 +175,8 @@ class Step:
         """The records of one release; the streams stand at its beginning."""
         p, sampling = self.prepared, self.prepared.plan.sampling(batch)
         p.streams.seek(release)
-        return Draw(release=release, sampling=sampling, indices=draw(sampling, p.streams.sampling))
+        indices = draw(sampling, p.streams.sampling)
+        return Draw(release=release, sampling=sampling, indices=indices, picked=p.pick(indices, release))
 
     def __call__(self, drawn: Draw | None = None, batch: Batch | None = None) -> Progress | None:
         """Make the next release; what is known after it, or None if it was not yet an update.
@@ -223,11 +235,11 @@ class Step:
         """Compute the secret, let its noisy form out, tell the walk; all randomness is that of this release."""
         p, sampling = self.prepared, drawn.sampling
         if isinstance(ask, Choice):
-            scores = self.sums.scores(ask, drawn.indices, release=drawn.release, batch=batch)
+            scores = self.sums.scores(ask, drawn.which, release=drawn.release, batch=batch)
             index = self.airlock.select(scores, sampling=sampling, rho=ask.rho, selection=ask.selection)
             p.walk.tell(torch.tensor(index, device=p.walk.theta.device), std=0.0)
         elif isinstance(ask, Ask):
-            total = self.sums.total(ask.query, drawn.indices, release=drawn.release, batch=batch)
+            total = self.sums.total(ask.query, drawn.which, release=drawn.release, batch=batch)
             if ask.rho is None:
                 s = p.plan.noise_multiplier
                 value = self.airlock.release(total, sampling=sampling, noise_multiplier=s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,24 +10,26 @@ from torch import Tensor
 
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedScores, ClippedSum
-from dpsrm.data import Records, RecordSource, SparseRecords, csr_tensor
+from dpsrm.data import Picked, Records, RecordSource, SparseRecords, UnitRecords, csr_tensor
 from dpsrm.gradients import Batch, Engine, LinearEngine, Objective, Query, clipped_losses
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.generators import seed_generators
 from dpsrm.gradients.linear_sums import LinearSums
 from dpsrm.methods import Choice
+from dpsrm.training.targets import rows_of
 
-Indices = npt.NDArray[np.int64]
+Which = npt.NDArray[np.int64] | Picked
+"""The positions of records, or the rows of units."""
 
 
 class Summer(Protocol):
-    """Computes what a release is made of, over the records at some indices."""
+    """Computes what a release is made of, over some of the records."""
 
-    def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
+    def total(self, query: Query, which: Which, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum of release number `release`; `batch` holds the records, if they were read already."""
         ...
 
-    def scores(self, choice: Choice, indices: Indices, *, release: int, batch: Batch | None) -> ClippedScores:
+    def scores(self, choice: Choice, which: Which, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses of a choice's candidates."""
         ...
 
@@ -35,28 +37,45 @@ class Summer(Protocol):
 def summer(engine: Engine, objective: Objective, records: RecordSource, streams: Streams, *, steady: bool) -> Summer:
     """The linear engine reads records in memory where they lie; every other engine gets the batch gathered."""
     if isinstance(engine, LinearEngine):
-        if isinstance(records, Records):
-            return _InPlace(engine.over(records.inputs, records.targets))
-        if isinstance(records, SparseRecords):
-            return _InPlace(engine.over(csr_tensor(records.matrix), records.targets))
+        if isinstance(records, UnitRecords):  # the margin may tell how many units there are, not how many rows
+            engine = LinearEngine(objective, population=len(records), steady=steady)
+        rows, people = rows_of(records), isinstance(records, UnitRecords) and records.most > 1
+        if isinstance(rows, Records):
+            return _InPlace(engine.over(rows.inputs, rows.targets, people=people), people=people)
+        if isinstance(rows, SparseRecords):
+            return _InPlace(engine.over(csr_tensor(rows.matrix), rows.targets, people=people), people=people)
         engine = LinearEngine(objective, population=len(records), steady=steady)
     return _Gathered(engine, objective, records, streams, steady=steady)
+
+
+def read(records: RecordSource, which: Which) -> Batch:
+    """The batch of the records drawn."""
+    if isinstance(records, UnitRecords) and isinstance(which, Picked):
+        return records.batch(which)
+    assert not isinstance(which, Picked)
+    return records.take(which)
 
 
 class _InPlace:
     """Linear models over records in memory: no randomness, nothing copied."""
 
-    def __init__(self, sums: LinearSums) -> None:
-        """Keep the rows."""
-        self._sums = sums
+    def __init__(self, sums: LinearSums, *, people: bool) -> None:
+        """Keep the rows; of `people`, whose they are matters, too."""
+        self._sums, self._people = sums, people
 
-    def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
+    def _picked(self, which: Which) -> Any:
+        """What was drawn, as the sums take it."""
+        if not isinstance(which, Picked):
+            return which
+        return (which.rows, which.starts) if self._people else which.rows
+
+    def total(self, query: Query, which: Which, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum."""
-        return self._sums(query, indices)
+        return self._sums(query, self._picked(which))
 
-    def scores(self, choice: Choice, indices: Indices, *, release: int, batch: Batch | None) -> ClippedScores:
+    def scores(self, choice: Choice, which: Which, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses, in closed form."""
-        return self._sums.scores(choice.points, indices, clip=choice.clip, offsets=choice.offsets)
+        return self._sums.scores(choice.points, self._picked(which), clip=choice.clip, offsets=choice.offsets)
 
 
 class _Gathered:
@@ -70,18 +89,18 @@ class _Gathered:
         self._steady = steady
         self._device = next(objective.module.parameters()).device
 
-    def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
+    def total(self, query: Query, which: Which, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum by the engine."""
-        return self._engine(query, self._taken(indices, release, batch))
+        return self._engine(query, self._taken(which, release, batch))
 
-    def scores(self, choice: Choice, indices: Indices, *, release: int, batch: Batch | None) -> ClippedScores:
+    def scores(self, choice: Choice, which: Which, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses by the module."""
-        taken = self._taken(indices, release, batch)
+        taken = self._taken(which, release, batch)
         clip, offsets, steady = choice.clip, choice.offsets, self._steady
         return clipped_losses(self._objective, choice.points, taken, clip=clip, offsets=offsets, steady=steady)
 
-    def _taken(self, indices: Indices, release: int, batch: Batch | None) -> Batch:
+    def _taken(self, which: Which, release: int, batch: Batch | None) -> Batch:
         """The batch, and the generator where this release begins."""
-        taken = self._records.take(indices) if batch is None else batch
+        taken = read(self._records, which) if batch is None else batch
         seed_generators(self._streams.public_seed(release))
         return on_device(taken, self._device)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from dpsrm.core.errors import need
-from dpsrm.data import Records, RecordSource, SparseRecords
+from dpsrm.data import Records, RecordSource, SparseRecords, UnitRecords
 from dpsrm.gradients import AUTO, LinearEngine, Objective, Way
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.generators import generators_kept
@@ -34,11 +34,17 @@ UNSCALED = 100.0
 _SEEN = "(this line was read from the records: it is for your eyes, not for publication)"
 
 
+def rows_of(records: RecordSource) -> RecordSource:
+    """The records row by row, also where several belong to one unit."""
+    return records.records if isinstance(records, UnitRecords) else records
+
+
 def need_targets(objective: Objective, records: RecordSource) -> None:
     """Refuse records without features, and labels outside the classes of a classification loss of this package.
 
     Edge cases: other losses know what they take; a dataset read from disk is checked when it is drawn.
     """
+    records = rows_of(records)
     if isinstance(records, SparseRecords):
         need(
             LinearEngine.applies(objective),
@@ -88,10 +94,11 @@ def tell_expectations(objective: Objective, records: RecordSource, privacy: Priv
     n = len(records)
     if privacy is not None:
         _tell_budget(n, privacy)
+    records = rows_of(records)
     if not isinstance(records, (Records, SparseRecords)):
         return
     classifier = objective.loss in (binary_loss, multiclass_loss)
-    if classifier and n > 1 and bool((records.targets == records.targets[0]).all()):
+    if classifier and len(records) > 1 and bool((records.targets == records.targets[0]).all()):
         _log.warning(
             "all records have the class %d: expect a model that always says so; %s", int(records.targets[0]), _SEEN
         )

@@ -30,6 +30,7 @@ def train(
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
     about: dict[str, Any] | None = None,
+    unit: Any = None,
 ) -> Run:
     """Train `module` in place under `settings`, writing the run folder `out`.
 
@@ -43,6 +44,8 @@ def train(
         callbacks: called with the `Progress` after every update, the module holding θ; `progress.stop()` ends the run.
             What they are told under `private` must not be published.
         about: further public facts for config.toml (which file, which preprocessing).
+        unit: whose each record is, one id (a number or text) per record, if a person is to be protected with all their
+            records and not one record: see docs/whose-privacy.md. `Privacy.rows_per_unit` of them count at a time.
 
     Returns:
         The `Run`; `module` now holds the chosen output θ.
@@ -51,7 +54,7 @@ def train(
     settings.privacy is given and no seed was. A callback that stops the run by looking at private records makes a
     choice that the certificate does not cover.
     """
-    preparer = partial(prepare, module, loss, data)
+    preparer = partial(prepare, module, loss, data, unit=unit)
     return _to_the_end(begin(settings, preparer, Path(out), overwrite=overwrite, about=about), callbacks)
 
 
@@ -62,13 +65,14 @@ def resume(
     data: Any,
     *,
     callbacks: Sequence[Callback] = (),
+    unit: Any = None,
 ) -> Run:
     """Go on with a run that was interrupted, however it was: the result is the one it would have had, bit for bit.
 
     Args:
         run: the run folder.
         module, loss, data: the same as before; the module's trainable values do not matter, its shapes do.
-        callbacks: as in `train`.
+        callbacks, unit: as in `train`.
 
     Returns:
         The `Run`; `module` now holds the chosen output θ.
@@ -82,7 +86,7 @@ def resume(
     destroyed, is destroyed). So is one in whose folder a process trains, and one of one's own loop: `make_private`
     with resume=True goes on with that.
     """
-    found = reopen(Path(run), partial(prepare, module, loss, data), parameters=Layout.of(module).size)
+    found = reopen(Path(run), partial(prepare, module, loss, data, unit=unit), parameters=Layout.of(module).size)
     return _to_the_end(found, callbacks)
 
 

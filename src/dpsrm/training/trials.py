@@ -47,6 +47,7 @@ def run_trials(
     settings: Sequence[Settings],
     *,
     snapshots: Sequence[int] = (),
+    unit: Any = None,
 ) -> list[TrialResult]:
     """Run every trial of `settings` from the module's parameters; the module is left as it is.
 
@@ -57,6 +58,7 @@ def run_trials(
     Args:
         module, loss, data: as in `train`.
         settings: one per trial, each with a seed; everything else may differ.
+        unit: as in `train`.
         snapshots: steps t at which to keep θ^t (post-processing, free).
 
     Returns:
@@ -79,7 +81,7 @@ def run_trials(
     for one in settings:
         need(one.seed is not None, "trials are research and need a seed", remedy="use train for a private run")
         need(one.budget is None, "trials do not draw on a shared budget", remedy="use train")
-        prepared = prepare(module, loss, records, one, Streams.choose(one.seed), planner=_plan)
+        prepared = prepare(module, loss, records, one, Streams.choose(one.seed), planner=_plan, unit=unit)
         results.append(_run(prepared, frozenset(snapshots)))
     return results
 

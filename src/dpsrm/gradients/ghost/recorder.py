@@ -9,6 +9,7 @@ a gradient for it: a leak.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,8 +31,8 @@ _BACKWARD = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward
 class Recorder(TorchFunctionMode):
     """Sees every function of torch that is called, and records those that use a watched tensor."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], *, batch: int | None) -> None:
-        """Watch `parameters`; `batch` is the size of the batch if it is run in one call, None if under vmap."""
+    def __init__(self, parameters: Mapping[str, Tensor], *, batch: tuple[int, int] | None) -> None:
+        """Watch `parameters`; `batch`: how many examples of how many rows are run in one call, None if under vmap."""
         super().__init__()
         self.names = {id(p): name for name, p in parameters.items()}
         self.derived = Derived(parameters)
@@ -112,9 +113,11 @@ class Recorder(TorchFunctionMode):
         output = run(x)
         if self.example is not None:
             return show(call, self.example, output, x)
-        if x.dim() == 0 or output.dim() == 0 or len(x) != self.batch or len(output) != self.batch:
+        assert self.batch is not None
+        rows = math.prod(self.batch)
+        if x.dim() == 0 or output.dim() == 0 or len(x) != rows or len(output) != rows:
             return output
-        return call.saw(output.unsqueeze(1), [x.unsqueeze(1)]).squeeze(1)
+        return call.saw(torch.unflatten(output, 0, self.batch), [torch.unflatten(x, 0, self.batch)]).flatten(0, 1)
 
     def _use(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run a function of parameters that no rule fits."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dpsrm.core.tree import leaves
+from dpsrm.core.tree import Bundles, leaves
 from dpsrm.gradients.batch import Batch, examples
 from dpsrm.gradients.ghost.calls import Call
 from dpsrm.gradients.ghost.derived import Derived
@@ -57,10 +57,15 @@ def record(objective: Objective, point_P: Tensor, batch: Batch, *, steady: bool 
     """
     with torch.enable_grad(), objective.explained(point_P, batch):
         parameters = {name: p.detach().requires_grad_() for name, p in objective.parameters(point_P).items()}
-        recorder = Recorder(parameters, batch=examples(batch) if objective.way is Way.BATCH else None)
+        recorder = Recorder(parameters, batch=_sizes(batch) if objective.way is Way.BATCH else None)
         losses_B = _losses(objective.ready(), parameters, recorder, batch, steady=steady)
         leaks = _backward(recorder, losses_B) if losses_B.requires_grad else ()
     return Recording(tuple(recorder.calls), losses_B.detach(), leaks, recorder.derived)
+
+
+def _sizes(batch: Batch) -> tuple[int, int]:
+    """How many examples there are, and how many rows each has."""
+    return examples(batch), batch.counts.shape[1] if isinstance(batch, Bundles) else 1
 
 
 def _losses(run: Pass, parameters: dict[str, Tensor], recorder: Recorder, batch: Batch, *, steady: bool) -> Tensor:
