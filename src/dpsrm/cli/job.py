@@ -60,6 +60,8 @@ class Outcome:
             "accountant": None if guarantee is None else guarantee.accountant,
             "noise_multiplier": plan.noise_multiplier,
             "n": plan.n,
+            "unit": None if plan.privacy is None else plan.privacy.unit,
+            "rows_per_unit": None if plan.privacy is None else plan.privacy.rows_per_unit,
             "batch": plan.schedule.batch,
             "steps": plan.schedule.steps,
             "run": str(self.run.folder.path),
@@ -107,7 +109,8 @@ def _resume(job: TrainingJob, title: str) -> Run:
     """The rest of an interrupted training, with a progress bar."""
     epsilon = None if job.settings.privacy is None else job.settings.privacy.epsilon
     with progress_bar(title, epsilon=epsilon) as bar:
-        return resume(job.out, _module(job), loss_for(len(job.records.classes)), job.records.records, callbacks=[bar])
+        loss, records = loss_for(len(job.records.classes)), job.records
+        return resume(job.out, _module(job), loss, records.records, callbacks=[bar], unit=records.units)
 
 
 def _train(job: TrainingJob, settings: Settings, out: Path, title: str) -> Run:
@@ -123,6 +126,7 @@ def _train(job: TrainingJob, settings: Settings, out: Path, title: str) -> Run:
             overwrite=job.overwrite,
             callbacks=[bar],
             about=job.about,
+            unit=None if settings.privacy is None else job.records.units,
         )
 
 

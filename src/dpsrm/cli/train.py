@@ -33,6 +33,10 @@ def train(
     target_range: Annotated[str | None, typer.Option(help="Public range of a number to predict: LOW,HIGH.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε, the privacy budget.")] = None,
     delta: Annotated[float | None, typer.Option(help="δ, e.g. 1e-5; below 1/n.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="The column that says whose a record is: protects all of them.")
+    ] = None,
+    rows_per_unit: Annotated[int | None, typer.Option(help="The most rows of one unit that count at a time.")] = None,
     budget: Annotated[str | None, typer.Option(help="A budget file that several runs share; see dpsrm budget.")] = None,
     method: Annotated[str | None, typer.Option(help="See `dpsrm methods`.")] = None,
     seed: Annotated[int | None, typer.Option(help="Research only: reproducible, not private.")] = None,
@@ -67,6 +71,8 @@ def train(
         given |= {
             "epsilon": epsilon,
             "delta": delta,
+            "unit": unit,
+            "rows-per-unit": rows_per_unit,
             "budget": budget,
             "method": method,
             "seed": seed,
@@ -80,7 +86,7 @@ def train(
     names = None if classes is None else [name.strip() for name in classes.split(",")]
     _fill(sections, "data", path=data, test=test, target=target, schema=schema, classes=names)
     _fill(sections, "data", task=task, target_range=None if target_range is None else _range(target_range))
-    _fill(sections, "privacy", epsilon=epsilon, delta=delta)
+    _fill(sections, "privacy", epsilon=epsilon, delta=delta, unit=unit, rows_per_unit=rows_per_unit)
     _fill(sections, "method", name=method)
     sections |= {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
     for text in change or []:
@@ -140,6 +146,7 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
         features=_features(place),
         normalise=place.normalise,
         target_range=place.target_range,
+        unit=None if config.settings.privacy is None else config.settings.privacy.unit,
     )
     model = _model_for(config.model, records, place.task)
     return TrainingJob(
@@ -197,7 +204,7 @@ def _chosen(settings: Settings, model: Model, records: Loaded) -> Settings:
     """The settings, with what the user left out chosen from public numbers; one line says what and why."""
     from dpsrm.training.defaults import Shape, explained, with_defaults
 
-    n = len(records.records)
+    n = records.n
     found = with_defaults(settings, Shape(n=n, classes=len(records.classes), kind=model.kind))
     line = explained(settings, found, n)
     if line is not None:

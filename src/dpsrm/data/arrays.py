@@ -99,6 +99,15 @@ def read_npz(path: Path | str, *, labelled: bool = True) -> Arrays:
     return Arrays(x.astype(np.float64), tuple(labels))
 
 
+def read_ids(path: Path | str, name: str) -> npt.NDArray[Any]:
+    """The array of ids in an .npz file that `read_npz` has read."""
+    with np.load(path, allow_pickle=False) as file:
+        need(name in file, "the unit must be an array of the file", unit=name, remedy=f"it has {', '.join(file)}")
+        need(name not in ("X", "y"), "the unit must not be a feature or the target as well", unit=name)
+        ids: npt.NDArray[Any] = file[name]
+        return ids
+
+
 def need_numbers(x: npt.NDArray[Any]) -> None:
     """Refuse features that are no numbers, no rows of columns, or no record."""
     need(x.dtype.kind in "fiub", "X must hold numbers", dtype=str(x.dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +17,7 @@ from dpsrm.data.cells import Cell, Table
 from dpsrm.data.encoding import HashEncoder
 from dpsrm.data.features import ImageFeatures
 from dpsrm.data.image_encoder import ImageEncoder
+from dpsrm.data.identifiers import split_ids, split_unit, tell_identifiers
 from dpsrm.data.labels import BINARY_CLASSES, need_classes, parse_labels
 from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
 from dpsrm.data.ranges import TargetRange
@@ -24,6 +25,8 @@ from dpsrm.data.records import Records, need_scale
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.schema_encoding import SchemaEncoder
 from dpsrm.data.tables import array_names, read_csv, read_parquet, split_target, table_of_array
+from dpsrm.data.tables import read_csv, read_parquet, split_target, table_of_array
+from dpsrm.data.units import Units
 
 LABEL_NAMES = ("label", "target", "y")
 """What a user may call the label of a file that has no column names."""
@@ -45,8 +48,8 @@ Source = Table | SparseRows | Arrays
 class Loaded:
     """Records beside everything that was known to make them.
 
-    `records` are private; all else is public and makes a second file alike. A target that is a number has a
-    `target_range` and no classes.
+    `records` are private, and so is which are whose, `units`; all else is public and makes a second file alike. A
+    target that is a number has a `target_range` and no classes.
     """
 
     records: Records
@@ -55,6 +58,13 @@ class Loaded:
     target: str | None = None
     binary_words: bool = False
     target_range: TargetRange | None = None
+    unit: str | None = None
+    units: Units | None = None
+
+    @property
+    def n(self) -> int:
+        """How many examples there are: units, or records where each is one of its own."""
+        return len(self.records) if self.units is None else len(self.units)
 
     @property
     def n_features(self) -> int:
@@ -84,6 +94,7 @@ def load(
     features: int | str | ImageFeatures | None = None,
     normalise: bool | None = None,
     target_range: Sequence[float] | None = None,
+    unit: str | None = None,
 ) -> Loaded:
     """Load a file of labelled records, looking at nothing but each record to encode it.
 
@@ -98,6 +109,7 @@ def load(
             images "scattering" or "hog", or `ImageFeatures`.
         normalise: scale each record to norm 1; by default tables are, LIBSVM and arrays are not.
         target_range: (low, high), public: the target is a number, not a class; by default the schema's.
+        unit: the column of ids (or array of an .npz file) that says whose a record is. It is never a feature.
 
     Returns: `Loaded`, whose `description` says what was known.
 
@@ -114,7 +126,9 @@ def load(
     (2, [1, 0], ('0', '1'))
     """
     rules = read_schema(schema) if isinstance(schema, (str, Path)) else schema
-    source = read_source(Path(path))
+    source, ids = read_source(Path(path)), None
+    if unit is not None:
+        source, ids = split_ids(source, unit, path=Path(path), schema=rules)
     target = target if target is not None else (rules.target if rules else None)
     if classes is None and target_range is None and rules is not None:
         classes, target_range = rules.classes, rules.target_range
@@ -122,6 +136,10 @@ def load(
     names, numbers = _answers(classes, target_range)
     words = classes is None and numbers is None
     loaded = _finish(source, encoder, names, target=target, binary_words=words, numbers=numbers)
+    if unit is not None:
+        loaded = replace(loaded, unit=unit, units=Units.of(ids))
+    elif isinstance(source, Table):
+        tell_identifiers(name for name in source.columns if name != target)
     if normalise is None and not isinstance(source, Table):
         need_scale(loaded.records)
     return loaded
@@ -133,8 +151,9 @@ def load_like(path: Path | str, loaded: Loaded) -> Loaded:
     Edge cases: columns may stand in another order; a missing or further column raises `InputError`, and so
     does a file of another kind (CSV and Parquet are one kind).
     """
+    source = read_source(Path(path))
     return _finish(
-        read_source(Path(path)),
+        split_unit(source, loaded.unit)[0] if isinstance(source, Table) else source,
         loaded.encoder,
         loaded.classes,
         target=loaded.target,

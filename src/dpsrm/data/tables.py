@@ -192,6 +192,8 @@ def _cell(value: object) -> Cell:
     """One Parquet value as a cell."""
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, int) and abs(value) > 2**53:
+        return value  # an id, perhaps: as a float it might be another's
     if isinstance(value, (bool, int, float, Decimal)):
         return float(value)
     if isinstance(value, (date, datetime, time)):

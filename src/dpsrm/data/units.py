@@ -6,7 +6,6 @@ Shapes: n rows, N persons, B persons of a batch, k rows that count at most, R ro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.core.tree import Bundles, Ragged, mapped
-from dpsrm.data.cells import Cell, read_cell, shown
+from dpsrm.data.identifiers import distinct_ids
 from dpsrm.data.records import RecordSource
 from dpsrm.data.rows import Indices, as_positions
 
@@ -42,6 +41,8 @@ class Units:
     def of(cls, ids: Any) -> Units:
         """Group rows by `ids`, one for each row, in any order; persons are numbered as they first appear.
 
+        Rows that were grouped already stay so.
+
         Edge cases: ids are compared as texts without blanks around them; numbers that are equal are one id ("7", 7 and
         7.0). A missing id (None, NaN, "", "NA" and the like) raises `InputError`: nobody could say whose row that is.
 
@@ -49,7 +50,9 @@ class Units:
         >>> units.order.tolist(), units.starts.tolist()
         ([0, 2, 1], [0, 2, 3])
         """
-        texts, codes = _distinct(ids)
+        if isinstance(ids, Units):
+            return ids
+        texts, codes = distinct_ids(ids)
         counts = np.bincount(codes, minlength=len(texts))
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         keys = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
@@ -140,62 +143,3 @@ class UnitRecords:
         places, counts_B = np.arange(self.most), np.diff(starts)
         counts_Bk = places < counts_B[:, None]
         return starts[:-1, None] + np.where(counts_Bk, places, 0), counts_Bk
-
-
-def _distinct(ids: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """The different ids as texts, as they first appear, and which of them each row has."""
-    values = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
-    need(values.ndim == 1, "ids must be one-dimensional, one for each record", shape=values.shape)
-    need(values.dtype.kind in "iufUOb", "ids must be numbers or texts", dtype=str(values.dtype))
-    if values.dtype.kind in "iufbU":
-        distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    else:
-        distinct, first, inverse = _objects(values.tolist())
-    texts = [_text(value, row) for value, row in zip(distinct.tolist(), first.tolist(), strict=True)]
-    seen: dict[str, int] = {}
-    order = np.argsort(first, kind="stable")
-    codes = np.empty(len(texts), dtype=np.int64)
-    for at in order.tolist():
-        codes[at] = seen.setdefault(texts[at], len(seen))
-    return list(seen), codes[inverse.reshape(-1)]
-
-
-def _objects(values: Sequence[Any]) -> tuple[Array, Array, Array]:
-    """`np.unique` of values that cannot be sorted; NaN and None are values, too."""
-    seen: dict[Any, int] = {}
-    first: list[int] = []
-    inverse = np.empty(len(values), dtype=np.int64)
-    for row, value in enumerate(values):
-        value = value.item() if isinstance(value, np.generic) else value
-        kind = value if isinstance(value, (str, int, float)) and value == value else None
-        if kind is None:
-            _text(value if isinstance(value, float) else None, row)
-        at = inverse[row] = seen.setdefault(kind, len(seen))
-        if at == len(first):
-            first.append(row)
-    return np.array(list(seen), dtype=object), np.array(first, dtype=np.int64), inverse
-
-
-def _text(value: Cell, row: int) -> str:
-    """One spelling of an id: whole numbers by their digits, however long; `InputError` if it is missing."""
-    text = _known(value)
-    need(
-        text is not None,
-        "every record must have an id of the unit whose privacy is protected",
-        row=row,
-        id=shown(value),
-        remedy="find out whose record it is, or remove it",
-    )
-    return str(text)
-
-
-def _known(value: Cell) -> str | None:
-    """The id's text, None if it is missing."""
-    if isinstance(value, str) and value.strip().lstrip("+-").isdecimal():
-        return str(int(value))
-    if isinstance(value, int):
-        return str(int(value))
-    read = read_cell(value)
-    if not isinstance(read, float):
-        return read
-    return str(int(read)) if read.is_integer() else repr(read)

@@ -21,14 +21,14 @@ from dpsrm.data.load import Encoder, Source, encode_source, read_source
 from dpsrm.data.tables import table_of_frame
 
 
-def encode_unlabelled(data: object, encoder: Encoder, *, target: str | None = None) -> Floats:
+def encode_unlabelled(data: object, encoder: Encoder, *, target: str | None = None, unit: str | None = None) -> Floats:
     """Features (n, …) of records whose labels are unknown, or not looked at.
 
     Args:
         data: a file (as `load` takes it); a table as a pandas DataFrame or a dictionary of columns; an array or
             tensor; a SciPy sparse matrix.
         encoder: the one made for the training records.
-        target: the label's column, left out if the table has it.
+        target, unit: the columns of labels and of ids, left out if the table has them.
 
     Guarantee: features are the same to the bit as those `load` makes of the same records with their labels.
 
@@ -39,8 +39,9 @@ def encode_unlabelled(data: object, encoder: Encoder, *, target: str | None = No
     (2, 45)
     """
     source = _source(data, encoder)
-    if isinstance(source, Table) and target in source.columns:
-        source = _without(source, source.columns.index(str(target)))
+    for name in (target, unit) if isinstance(source, Table) else ():
+        if isinstance(source, Table) and name in source.columns:
+            source = _without(source, source.columns.index(str(name)))
     return encode_source(source, encoder)
 
 

@@ -274,164 +274,127 @@ def clipped_sum(
 
 
 @_exact
-def loss_sums(rows: Rows, picked_B: Array, model: Model, points_KP: Array, limit: float, C: int) -> Floats:
-    """Σ clamp(loss, 0, limit) over the picked rows at every point; NaN counts as `limit` (as 0 if that is infinite)."""
-    sums_K, worst = np.zeros(len(points_KP)), limit if limit < math.inf else 0.0
-    for start in range(0, len(picked_B), BLOCK):
-        piece_B = picked_B[start : start + BLOCK]
-        z_BKC, piece_K = np.empty((len(piece_B), len(points_KP), C)), np.zeros(len(points_KP))
-        _logits(rows, piece_B, model, points_KP, z_BKC)
-        for r in range(len(piece_B)):
+def loss_sums(rows: Rows, people: People, model: Model, points_KP: Array, limit: float, C: int) -> Floats:
+    """Σ clamp(Σ loss of a person's rows, 0, limit) at every point; NaN counts as `limit` (0 if that is infinite)."""
+    (rows_R, starts), worst = people, limit if limit < math.inf else 0.0
+    sums_K = np.zeros(len(points_KP))
+    for first in range(0, len(starts) - 1, BLOCK):
+        stop = min(first + BLOCK, len(starts) - 1)
+        picked = rows_R[starts[first] : starts[stop]]
+        z_RKC, piece_K = np.empty((len(picked), len(points_KP), C)), np.zeros(len(points_KP))
+        _logits(rows, picked, model, points_KP, z_RKC)
+        for b in range(first, stop):
             for k in range(len(points_KP)):
-                loss = _loss(model[0], z_BKC, r, k, rows[4][piece_B[r]])
+                loss = 0.0
+                for r in range(starts[b] - starts[first], starts[b + 1] - starts[first]):
+                    loss += _loss(model[0], z_RKC, r, k, rows[4][picked[r]])
                 piece_K[k] += worst if math.isnan(loss) else min(max(loss, 0.0), limit)
         sums_K += piece_K
     return sums_K
 
 
 @_exact
-def _people_within(people: People, records: int) -> bool:
-    """Whether all rows are those of records, and every person's rows lie behind those of the one before."""
-    rows_R, starts = people
-    valid = len(starts) > 0 and starts[0] == 0 and starts[-1] == len(rows_R)
-    for b in range(len(starts) - 1):
-        valid = valid and starts[b] <= starts[b + 1]
-    return valid and _within(rows_R, records)
+def _places(rows: Rows, picked: Array, features: int, at_D: Array, column_Q: Array) -> int:
+    """Number the different columns of some sparse rows, Q of them: `column_Q` lists them, `at_D` has their numbers.
 
-
-@_exact
-def _places(rows: Rows, picked: Array, features: int, at_D: Array, column_Q: Array, stamp: int) -> int:
-    """Number the different columns of some rows, Q of them: `column_Q` lists them, `at_D` has their numbers.
-
-    `at_D` (D, 2) holds a column's number beside the stamp with which it was given, so that nothing must be cleared.
-    A dense row has all columns.
+    `at_D` is −1 for all others, and must be made so again. Dense rows have all columns.
     """
-    if len(rows[1]) == 0:
+    if len(column_Q) == 0:
         return features
     found = 0
     for i in picked:
-        for s in range(rows[0][i], rows[0][i + 1]):
-            column = rows[1][s]
-            if at_D[column, 1] != stamp:
-                at_D[column, 0], at_D[column, 1] = found, stamp
-                column_Q[found] = column
+        for column in rows[1][rows[0][i] : rows[0][i + 1]]:
+            if at_D[column] < 0:
+                at_D[column], column_Q[found] = found, column
                 found += 1
     return found
 
 
 @_sums
-def _gradient(rows: Rows, i: int, u_C: Array, bias: float, at_D: Array, into_S: Array, Q: int) -> None:
-    """into += u ⊗ (x, 1) for one row, in the places of its columns."""
+def _gradient(rows: Rows, i: int, u_C: Array, at_D: Array, into_S: Array, Q: int) -> None:
+    """into += u ⊗ (x, 1) for one row, in the places of its columns; the bias's places come last."""
     C, start, stop = len(u_C), rows[0][i], rows[0][i + 1]
     row = rows[2][start:stop]
     for c in range(C):
         u, into_Q = u_C[c], into_S[c * Q : (c + 1) * Q]
-        if len(rows[1]) == 0:
+        if len(at_D) == 0:
             for j in range(len(row)):
                 into_Q[j] += u * np.float64(row[j])
         else:
             where = rows[1][start:stop]
             for s in range(len(row)):
-                into_Q[at_D[where[s], 0]] += u * np.float64(row[s])
-        if bias == 1:
-            into_S[C * Q + c] += u
+                into_Q[at_D[where[s]]] += u * np.float64(row[s])
+        into_S[C * Q + c] += u
 
 
 @_sums
-def _add_person(g_MS: Array, factors_M: Array, column_Q: Array, Q: int, model: Model, total_P: Array) -> None:
-    """total += Σ_m factor·g, each coordinate rounded to one number before it is added."""
-    D, bias, M, C = model[1], model[2], len(g_MS), len(total_P) // (model[1] + int(model[2]))
-    for m in range(1, M):
-        for s in range(C * Q + C * int(bias)):
-            g_MS[0, s] = g_MS[0, s] * (factors_M[0] if m == 1 else 1.0) + factors_M[m] * g_MS[m, s]
-    scale = factors_M[0] if M == 1 else 1.0
+def _add_person(g_S: Array, factor: float, column_Q: Array, Q: int, model: Model, total_P: Array) -> None:
+    """total += factor·g, from the places of a person's columns."""
+    D, C = model[1], len(total_P) // (model[1] + int(model[2]))
     for c in range(C):
-        into_D, from_Q = total_P[c * D : (c + 1) * D], g_MS[0, c * Q : (c + 1) * Q]
-        if Q == D and len(column_Q) == 0:
+        into_D, from_Q = total_P[c * D : (c + 1) * D], g_S[c * Q : (c + 1) * Q]
+        if len(column_Q) == 0:
             for j in range(Q):
-                into_D[j] += scale * from_Q[j]
+                into_D[j] += factor * from_Q[j]
         else:
             for q in range(Q):
-                into_D[column_Q[q]] += scale * from_Q[q]
-        if bias == 1:
-            total_P[C * D + c] += scale * g_MS[0, C * Q + c]
+                into_D[column_Q[q]] += factor * from_Q[q]
+        if model[2] == 1:
+            total_P[C * D + c] += factor * g_S[C * Q + c]
 
 
 @_exact
-def _person(rows: Rows, picked: Array, r_rKC: Array, query: Asked, scratch: Any, norms_M: Array) -> bool:
-    """One person's parts g = Σ_rows (combination of residuals) ⊗ (x, 1) and their norms; False if not finite."""
-    bias, Q, at_D, u_C, g_MS = scratch
-    finite = True
+def _person(rows: Rows, picked: Array, r_rKC: Array, query: Asked, at_D: Array, Q: int, g_MS: Array) -> bool:
+    """A person's parts g = Σ_rows (combination of residuals) ⊗ (x, 1); False if a row is not finite."""
+    K, C = r_rKC.shape[1:]
+    u_C = np.empty(C)
     for r in range(len(picked)):
-        finite = finite and math.isfinite(rows[3][picked[r]])
-        for k in range(r_rKC.shape[1]):
-            for c in range(r_rKC.shape[2]):
-                finite = finite and math.isfinite(r_rKC[r, k, c])
-    for m in range(len(query[0])):
-        g_MS[m, : len(u_C) * Q + len(u_C)] = 0.0
-        norms_M[m] = 0.0 if finite else np.nan
-        if query[0][m, 1] == 0 or not finite:
-            continue
-        for r in range(len(picked)):
-            for c in range(len(u_C)):
+        finite = math.isfinite(rows[3][picked[r]])
+        for m in range(len(g_MS)):
+            for c in range(C):
                 u_C[c] = 0.0
-                for k in range(r_rKC.shape[1]):
+                for k in range(K):
                     u_C[c] += query[1][m, k] * r_rKC[r, k, c]
-            _gradient(rows, picked[r], u_C, bias, at_D, g_MS[m], Q)
-        norms_M[m] = _length(g_MS[m, : len(u_C) * Q + len(u_C) * int(bias)], 0.0)
-    return finite and not np.isnan(norms_M).any()
+                    finite = finite and math.isfinite(r_rKC[r, k, c])
+            if not finite:
+                return False
+            if query[0][m, 1] > 0:
+                _gradient(rows, picked[r], u_C, at_D, g_MS[m], Q)
+    return True
 
 
 @_exact
 def people_sum(
     rows: Rows, people: People, model: Model, points_KP: Array, query: Asked, total_P: Array
 ) -> tuple[bool, float, Floats, Floats]:
-    """As `clipped_sum`, where an example is a person: all its rows' gradients are added up before they are clipped."""
-    rows_R, starts = people
-    B, K, M, C = len(starts) - 1, len(points_KP), len(query[0]), len(total_P) // (model[1] + int(model[2]))
-    z_RKC, norms_BM, counts = np.empty((len(rows_R), K, C)), np.empty((max(B, 0), M)), np.zeros(M + 1)
-    if not _people_within(people, len(rows[3])):
+    """As `clipped_sum`, where an example is a person: its rows' gradients are added up before they are clipped."""
+    (rows_R, starts), (D, bias), sparse = people, model[1:], len(rows[1]) > 0
+    B, K, M, C = len(starts) - 1, len(points_KP), len(query[0]), len(total_P) // (D + int(bias))
+    z_RKC, norms_BM, counts = np.empty((len(rows_R), K, C)), np.empty((B, M)), np.zeros(M + 1)
+    if not _within(rows_R, len(rows[3])):
         return False, 0.0, counts, norms_BM
     _logits(rows, rows_R, model, points_KP, z_RKC)
     loss = _residuals(model[0], rows[4], rows_R, z_RKC)
-    sparse = len(rows[1]) > 0
-    at_D = np.full((model[1] if sparse else 0, 2), -1)
-    column_Q = np.empty(model[1] if sparse else 0, dtype=np.int64)
-    g_MS, u_C, factors_M, piece_P = np.empty((M, C * model[1] + C)), np.empty(C), np.zeros(M), np.zeros(len(total_P))
+    at_D, column_Q = np.full(D if sparse else 0, -1), np.empty(D if sparse else 0, dtype=np.int64)
+    g_MS, piece_P = np.empty((M, C * D + C)), np.zeros(len(total_P))
     for b in range(B):
         picked, r_rKC = rows_R[starts[b] : starts[b + 1]], z_RKC[starts[b] : starts[b + 1]]
-        Q = _places(rows, picked, model[1], at_D, column_Q, b)
-        finite = _person(rows, picked, r_rKC, query, (model[2], Q, at_D, u_C, g_MS), norms_BM[b])
+        Q = _places(rows, picked, D, at_D, column_Q)
+        g_MS[:, : C * Q + C] = 0.0
+        finite = _person(rows, picked, r_rKC, query, at_D, Q, g_MS)
         for m in range(M):
-            norms_BM[b, m] = norms_BM[b, m] if finite else np.nan
-            part = query[0][m]
-            used = finite and part[1] > 0
-            factors_M[m] = _factor(norms_BM[b, m], part[0], part[1], part[2] == 1, query[2]) if used else 0.0
+            norms_BM[b, m] = _length(g_MS[m, : C * Q + C * int(bias)], 0.0)
+            finite = finite and math.isfinite(norms_BM[b, m])
+        for m in range(M):
+            part, norms_BM[b, m] = query[0][m], norms_BM[b, m] if finite else np.nan
             counts[m] += norms_BM[b, m] > part[0]
+            if finite and part[1] > 0:
+                factor = _factor(norms_BM[b, m], part[0], part[1], part[2] == 1, query[2])
+                _add_person(g_MS[m], factor, column_Q, Q, model, piece_P)
         counts[M] += not finite
-        if finite:
-            _add_person(g_MS, factors_M, column_Q, Q, model, piece_P)
+        if sparse:
+            at_D[column_Q[:Q]] = -1
         if b % BLOCK == BLOCK - 1 or b == B - 1:
             total_P += piece_P
             piece_P[:] = 0.0
     return True, loss, counts, norms_BM
-
-
-@_exact
-def people_loss_sums(rows: Rows, people: People, model: Model, points_KP: Array, limit: float, C: int) -> Floats:
-    """As `loss_sums`, where an example's loss is the sum of its rows' losses."""
-    rows_R, starts = people
-    sums_K, piece_K, worst = np.zeros(len(points_KP)), np.zeros(len(points_KP)), limit if limit < math.inf else 0.0
-    for b in range(len(starts) - 1):
-        picked = rows_R[starts[b] : starts[b + 1]]
-        z_rKC = np.empty((len(picked), len(points_KP), C))
-        _logits(rows, picked, model, points_KP, z_rKC)
-        for k in range(len(points_KP)):
-            loss = 0.0
-            for r in range(len(picked)):
-                loss += _loss(model[0], z_rKC, r, k, rows[4][picked[r]])
-            piece_K[k] += worst if math.isnan(loss) else min(max(loss, 0.0), limit)
-        if b % BLOCK == BLOCK - 1:
-            sums_K += piece_K
-            piece_K[:] = 0.0
-    return sums_K + piece_K

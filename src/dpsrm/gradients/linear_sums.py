@@ -36,11 +36,11 @@ def kernels() -> ModuleType:
     return linear_kernels
 
 
-def sum_error(rows: int, *, parts: int = 0) -> float:
+def sum_error(rows: int, *, parts: int = 1) -> float:
     """How far a computed sum of up to `rows` contributions can be from the exact one, in units of their bound.
 
     Args:
-        parts: how many terms make one contribution, if they are added to each other first, coordinate by coordinate.
+        parts: in how many parts a contribution is added, which together are no longer than its bound.
 
     Every coordinate is a sum of rounded products in chains of at most d = min(rows, 1024) + ⌈rows/1024⌉ additions, so
     ‖error‖ ≤ γ_d·Σ‖contribution‖ ≤ γ_d·rows, γ_d = d·u/(1 − d·u) (Higham 2002, §4.2). The proof is in
@@ -49,7 +49,7 @@ def sum_error(rows: int, *, parts: int = 0) -> float:
     >>> sum_error(100) < 2e-12, sum_error(10**6) < 3e-7
     (True, True)
     """
-    depth = min(rows, _BLOCK) + math.ceil(rows / _BLOCK) + 1 + parts
+    depth = parts * min(rows, _BLOCK) + math.ceil(rows / _BLOCK) + 1
     return rows * depth * UNIT / (1 - depth * UNIT)
 
 
@@ -65,16 +65,12 @@ class LinearSums:
         self._rows, self._model, self._outputs, self._population = rows, model, outputs, population
         self._size = outputs * (model[1] + int(model[2]))
         self._error = sum_error(population)
-        self._use(kernels())
+        self._kernels = kernels()
         self._asked: tuple[tuple[Part, ...], Any, float] = (), None, 0.0
 
-    def _use(self, compiled: ModuleType) -> None:
-        """Choose the compiled functions."""
-        self._valid, self._clipped_sum, self._loss_sums = compiled._within, compiled.clipped_sum, compiled.loss_sums
-
-    def _count(self, picked: Any) -> int:
-        """How many examples were picked."""
-        return len(picked)
+    def _examples(self, picked: Any) -> tuple[Array, Array]:
+        """The rows picked, and where each example's begin in them."""
+        return picked, np.arange(len(picked) + 1)
 
     def margin(self, parts: int) -> float:
         """By how much clips are shrunk: 2·`sum_error` for two sums, and the roundings of a norm and a factor."""
@@ -82,11 +78,12 @@ class LinearSums:
 
     def __call__(self, query: Query, picked: Any) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the picked records."""
-        parts, B, total_P = query.parts, self._count(picked), np.zeros(self._size)
+        parts, B, total_P = query.parts, len(self._examples(picked)[1]) - 1, np.zeros(self._size)
         if parts is not self._asked[0]:
             self._asked = parts, (*_tables(parts), self.margin(len(parts))), self._bound(query)
         self._need_rows(B)
-        valid, loss, counts, norms_BM = self._clipped_sum(
+        compiled = self._kernels.people_sum if isinstance(self, PeopleSums) else self._kernels.clipped_sum
+        valid, loss, counts, norms_BM = compiled(
             self._rows, picked, self._model, self._points(query.points), self._asked[1], total_P
         )
         need(valid, _OUTSIDE)
@@ -104,15 +101,15 @@ class LinearSums:
 
         Edge cases: a NaN loss counts as `clip` (as 0 if that is infinite).
         """
-        B = self._count(picked)
-        self._need_rows(B)
-        need(self._valid(picked, len(self._rows[3])), _OUTSIDE)
+        people = self._examples(picked)
+        self._need_rows(len(people[1]) - 1)
+        need(self._kernels._within(people[0], len(self._rows[3])), _OUTSIDE)
         largest = max((abs(offset) for offset in offsets), default=0.0)
         margin = 4 * (self._error + (self._population + largest / clip + 1) * UNIT)
         limit = clip * (1 - margin)
-        sums_K = self._loss_sums(self._rows, picked, self._model, self._points(points), limit, self._outputs)
+        sums_K = self._kernels.loss_sums(self._rows, people, self._model, self._points(points), limit, self._outputs)
         totals = tuple(offset + total for offset, total in zip(offsets, sums_K.tolist(), strict=True))
-        return ClippedScores(secret=totals, bound=clip, rows=B)
+        return ClippedScores(secret=totals, bound=clip, rows=len(people[1]) - 1)
 
     def _bound(self, query: Query) -> float:
         """The query's bound, unless so many contributions of it could overflow."""
@@ -140,17 +137,15 @@ class PeopleSums(LinearSums):
     each: docs/decisions/units.md says what changes in the proof.
     """
 
-    def _use(self, compiled: ModuleType) -> None:
-        """Choose the compiled functions."""
-        self._valid, self._clipped_sum = compiled._people_within, compiled.people_sum
-        self._loss_sums = compiled.people_loss_sums
-
-    def _count(self, picked: Any) -> int:
-        """How many persons were picked."""
-        return len(picked[1]) - 1
+    def _examples(self, picked: Any) -> tuple[Array, Array]:
+        """The rows picked, and where each person's begin in them."""
+        rows_R, starts = picked
+        valid = starts[0] == 0 and starts[-1] == len(rows_R) and bool((np.diff(starts) >= 0).all())
+        need(valid, "every person's rows must lie behind those of the one before")
+        return rows_R, starts
 
     def margin(self, parts: int) -> float:
-        """By how much clips are shrunk: for two sums, whose terms are added over the parts, too, and a norm of P."""
+        """By how much clips are shrunk: for two sums, to which parts are added one by one, and a norm of P numbers."""
         return 2 * sum_error(self._population, parts=parts) + (self._size + parts + 16) * UNIT
 
 

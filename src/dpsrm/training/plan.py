@@ -67,6 +67,8 @@ class Plan:
 
     def header(self, *, private_randomness: bool) -> Header:
         """The opening line of the run's ledger."""
+        p, n = self.privacy, self.n
+        unit = p and p.unit and ProtectedUnit(name=p.unit, count=n, rows=p.rows_per_unit or 1)
         return Header(
             adjacency=self.spending.adjacency,
             epsilon=None if self.privacy is None else self.privacy.epsilon,
@@ -74,15 +76,8 @@ class Plan:
             accountant="none" if self.privacy is None else self.privacy.accountant,
             private_randomness=private_randomness,
             filter_rho=self.filter_rho,
-            unit=self._unit(),
+            unit=unit or None,
         )
-
-    def _unit(self) -> ProtectedUnit | None:
-        """What is protected, if not one record."""
-        promise = self.privacy
-        if promise is None or promise.unit is None or promise.rows_per_unit is None:
-            return None
-        return ProtectedUnit(name=promise.unit, count=self.n, rows=promise.rows_per_unit)
 
     def epsilon_of(self, spending: Spending) -> float:
         """ε of `spending` at the promised δ, by the plan's accountant.

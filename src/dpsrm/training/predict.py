@@ -26,8 +26,9 @@ def outputs_of(module: nn.Module, config: Mapping[str, Any], data: object) -> Te
         "only a run whose config.toml has [preprocessing] can encode records",
         remedy="this run was trained on tensors: encode the records as you did then, and call run.module",
     )
-    facts = config["preprocessing"]
-    return module_outputs(module, encode_unlabelled(data, encoder_from(facts), target=facts.get("target")))
+    facts, unit = config["preprocessing"], config.get("privacy", {}).get("unit")
+    inputs = encode_unlabelled(data, encoder_from(facts), target=facts.get("target"), unit=unit)
+    return module_outputs(module, inputs)
 
 
 @torch.no_grad()

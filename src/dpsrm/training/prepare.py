@@ -12,7 +12,7 @@ from dpsrm.core.errors import ResumeError, need
 from dpsrm.core.events import Adjacency, event_to_json
 from dpsrm.core.isolation import Isolation
 from dpsrm.core.randomness import Streams
-from dpsrm.data import DatasetRecords, Picked, RecordSource, UnitRecords, Units, as_records
+from dpsrm.data import DatasetRecords, Picked, RecordSource, UnitRecords, as_records
 from dpsrm.gradients import ModelLosses, Objective, PerExampleLoss, Way, as_losses
 from dpsrm.methods import (
     Method,
@@ -31,7 +31,7 @@ from dpsrm.sampling.draw import Indices
 from dpsrm.training.config import Settings, plain, settings_to_dict
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.settings import OPTIMIZERS, OWN, Privacy
-from dpsrm.training.targets import need_isolated, need_targets, rows_of
+from dpsrm.training.targets import by_unit, need_isolated, need_targets, rows_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,21 +127,6 @@ def prepare(
         walk=walk,
         output=output,
     )
-
-
-def by_unit(records: RecordSource, settings: Settings, unit: Any) -> tuple[RecordSource, Settings]:
-    """The records grouped by unit, if settings or arguments say so, and settings that name the unit."""
-    promise = settings.privacy
-    if unit is None:
-        told = promise is not None and (promise.unit is not None or promise.rows_per_unit is not None)
-        remedy = "give unit=, one id per record; on the command line --unit COLUMN"
-        need(not told, "settings that protect a unit need to know whose each record is", remedy=remedy)
-        return records, settings
-    need(promise is not None, "a unit is protected by private training only", remedy="leave unit out")
-    assert promise is not None
-    named = replace(promise, unit=promise.unit or "id")
-    assert named.rows_per_unit is not None
-    return UnitRecords(records, Units.of(unit), named.rows_per_unit), replace(settings, privacy=named)
 
 
 def _way(settings: Settings) -> Way:

@@ -7,6 +7,7 @@ What is told goes to the log, that is to the operator's stderr: it changes nothi
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ import torch
 from torch import nn
 
 from dpsrm.core.errors import need
-from dpsrm.data import Records, RecordSource, SparseRecords, UnitRecords
+from dpsrm.data import Records, RecordSource, SparseRecords, UnitRecords, Units
 from dpsrm.gradients import AUTO, LinearEngine, Objective, Way
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.generators import generators_kept
+from dpsrm.training.config import Settings
 from dpsrm.training.models import binary_loss, multiclass_loss
 from dpsrm.training.settings import Performance, Privacy
 
@@ -37,6 +39,21 @@ _SEEN = "(this line was read from the records: it is for your eyes, not for publ
 def rows_of(records: RecordSource) -> RecordSource:
     """The records row by row, also where several belong to one unit."""
     return records.records if isinstance(records, UnitRecords) else records
+
+
+def by_unit(records: RecordSource, settings: Settings, unit: Any) -> tuple[RecordSource, Settings]:
+    """The records grouped by unit, if settings or arguments say so, and settings that name the unit."""
+    promise = settings.privacy
+    if unit is None:
+        told = promise is not None and (promise.unit is not None or promise.rows_per_unit is not None)
+        remedy = "give unit=, one id per record; on the command line --unit COLUMN"
+        need(not told, "settings that protect a unit need to know whose each record is", remedy=remedy)
+        return records, settings
+    if promise is None:
+        need(False, "a unit is protected by private training only", remedy="leave unit out")
+        raise AssertionError
+    named = replace(promise, unit=promise.unit or "id")
+    return UnitRecords(records, Units.of(unit), named.rows_per_unit or 1), replace(settings, privacy=named)
 
 
 def need_targets(objective: Objective, records: RecordSource) -> None:

@@ -1,0 +1,142 @@
+"""Ids that say whose a record is: their column, their spelling, and columns that look like them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from dpsrm.core.errors import need
+from dpsrm.data.arrays import Arrays, read_ids
+from dpsrm.data.cells import Cell, Table, read_cell, shown
+from dpsrm.data.libsvm import SparseRows
+from dpsrm.data.schema import Ignored, Schema
+
+Array = npt.NDArray[Any]
+Source = Table | SparseRows | Arrays
+_log = logging.getLogger(__name__)
+
+
+def split_ids(source: Source, unit: str, *, path: Path, schema: Schema | None) -> tuple[Source, Any]:
+    """The content of a file without its ids, and the ids: a column of a table, or a further array of an .npz file."""
+    if isinstance(source, Arrays):
+        return source, read_ids(path, unit)
+    if not isinstance(source, Table):
+        need(False, "LIBSVM text has no ids", unit=unit, remedy="use a table or an .npz file")
+        raise AssertionError
+    known = f"the columns are {', '.join(source.columns)}"
+    need(unit in source.columns, "the unit must be a column of the file", unit=unit, remedy=known)
+    used = [] if schema is None else [c.name for c in schema.columns if not isinstance(c, Ignored)]
+    need(unit not in used, "the unit must not be a feature as well", unit=unit, remedy="take it out of the schema")
+    return split_unit(source, unit)
+
+
+def split_unit(source: Table, unit: str | None) -> tuple[Table, tuple[Cell, ...] | None]:
+    """The table without the column of ids, and that column's cells; as it is where there is no such column.
+
+    >>> split_unit(Table(("who", "a"), (("ann",), ("1",))), "who")
+    (Table(columns=('a',), cells=(('1',),)), ('ann',))
+    """
+    if unit is None or unit not in source.columns:
+        return source, None
+    at = source.columns.index(unit)
+    rest = Table(source.columns[:at] + source.columns[at + 1 :], source.cells[:at] + source.cells[at + 1 :])
+    return rest, source.cells[at]
+
+
+_WHO = (
+    "patient|person|subject|participant|respondent|individual|people|user|customer|client|member|student|pupil|employee|"
+    "worker|player|household|hh|family|account|device|card|owner|author"
+)
+_WORD = "id|ids|uid|uuid|guid|pid|no|nr|num|number|key|code|ref|identifier"
+_IDENTIFIER = re.compile(
+    rf"({_WHO})s?|(.*_)?(id|uid|uuid|guid|pid|identifier|ssn|mrn|imsi|imei|iban|email|username)|({_WHO})_?({_WORD})|name"
+)
+
+
+def identifier_names(columns: Iterable[str]) -> list[str]:
+    """The columns whose names say that they tell whose a record is; their cells are not looked at.
+
+    >>> identifier_names(["age", "PatientID", "user_id", "person", "paid", "household_size", "input_ids", "idp"])
+    ['PatientID', 'user_id', 'person']
+    """
+    snake = {name: re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z0-9]+", "_", name.strip()).lower() for name in columns}
+    return [name for name, plain in snake.items() if _IDENTIFIER.fullmatch(plain)]
+
+
+def tell_identifiers(columns: Iterable[str]) -> None:
+    """Warn of columns that look as if one person had several records, by their names alone."""
+    found = identifier_names(columns)
+    if found:
+        _log.warning(
+            "%s looks like an identifier by its name. If one person (or household, …) has several records, they are "
+            "protected one at a time only, and the identifier becomes a feature: give --unit %s, or remove the column "
+            "(docs/whose-privacy.md)",
+            ", ".join(found),
+            found[0],
+        )
+
+
+def distinct_ids(ids: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The different ids as texts, as they first appear, and which of them each row has."""
+    values = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+    need(values.ndim == 1, "ids must be one-dimensional, one for each record", shape=values.shape)
+    need(values.dtype.kind in "iufUOb", "ids must be numbers or texts", dtype=str(values.dtype))
+    if values.dtype.kind in "iufbU":
+        distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    else:
+        distinct, first, inverse = _objects(values.tolist())
+    texts = [_text(value, row) for value, row in zip(distinct.tolist(), first.tolist(), strict=True)]
+    seen: dict[str, int] = {}
+    order = np.argsort(first, kind="stable")
+    codes = np.empty(len(texts), dtype=np.int64)
+    for at in order.tolist():
+        codes[at] = seen.setdefault(texts[at], len(seen))
+    return list(seen), codes[inverse.reshape(-1)]
+
+
+def _objects(values: Sequence[Any]) -> tuple[Array, Array, Array]:
+    """`np.unique` of values that cannot be sorted; NaN and None are values, too."""
+    seen: dict[Any, int] = {}
+    first: list[int] = []
+    inverse = np.empty(len(values), dtype=np.int64)
+    for row, value in enumerate(values):
+        value = value.item() if isinstance(value, np.generic) else value
+        kind = value if isinstance(value, (str, int, float)) and value == value else None
+        if kind is None:
+            _text(value if isinstance(value, float) else None, row)
+        at = inverse[row] = seen.setdefault(kind, len(seen))
+        if at == len(first):
+            first.append(row)
+    return np.array(list(seen), dtype=object), np.array(first, dtype=np.int64), inverse
+
+
+def _text(value: Cell, row: int) -> str:
+    """One spelling of an id: whole numbers by their digits, however long; `InputError` if it is missing."""
+    text = _known(value)
+    need(
+        text is not None,
+        "every record must have an id of the unit whose privacy is protected",
+        row=row,
+        id=shown(value),
+        remedy="find out whose record it is, or remove it",
+    )
+    return str(text)
+
+
+def _known(value: Cell) -> str | None:
+    """The id's text, None if it is missing."""
+    if isinstance(value, str) and value.strip().lstrip("+-").isdecimal():
+        return str(int(value))
+    if isinstance(value, int):
+        return str(int(value))
+    read = read_cell(value)
+    if not isinstance(read, float):
+        return read
+    return str(int(read)) if read.is_integer() else repr(read)
