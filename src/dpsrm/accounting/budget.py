@@ -32,11 +32,12 @@ COMPOSED_BY = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """What one run may release, and a keyed digest of the records it runs on."""
+    """What one run may release, a keyed digest of the records it runs on, and what it protects if not one record."""
 
     run: str
     spending: Spending
     data: str
+    unit: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +119,24 @@ class Budget:
         nothing = 0.0 if self.order is None else conversion_cost(self.order, self.delta)
         return max(0.0, self.spent - nothing) / (self.epsilon - nothing) if self.reservations else 0.0
 
-    def need_room(self, spending: Spending, data: str) -> None:
-        """Refuse a run that would exceed the budget, promises another adjacency, or runs on other records."""
+    @property
+    def unit(self) -> str | None:
+        """What the runs protect, if not one record."""
+        return self.reservations[0].unit if self.reservations else None
+
+    def need_room(self, spending: Spending, data: str, *, unit: str | None = None) -> None:
+        """Refuse a run that would exceed the budget, promises another adjacency or unit, or runs on other records."""
         need(
             spending.adjacency is self.adjacency,
             f"the budget is for {self.adjacency.value} adjacency",
             adjacency=spending.adjacency.value,
+        )
+        need(
+            not self.reservations or unit == self.unit,
+            "the runs of one budget must protect the same unit: a record's promises do not add up to a person's",
+            unit=unit or "one record",
+            earlier=self.unit or "one record",
+            remedy="give all runs the same --unit, or make another budget",
         )
         other = [] if self.parts else [each.run for each in self.reservations if each.data != data]
         need(
@@ -194,7 +207,7 @@ def read_budget(path: Path, *, near: Iterable[Path] = ()) -> Budget:
     return _budget(lines, path)
 
 
-def reserve(path: Path, spending: Spending, *, run: str, data: str) -> Position:
+def reserve(path: Path, spending: Spending, *, run: str, data: str, unit: str | None = None) -> Position:
     """Reserve `spending` for `run`, or raise `BudgetExceeded`; the run keeps the position that is returned.
 
     Guarantee: the file is locked from reading what was reserved until the new reservation is on disk, so of two runs
@@ -206,9 +219,10 @@ def reserve(path: Path, spending: Spending, *, run: str, data: str) -> Position:
         found = _budget(lines, path)
         known = list(positions_near([Path(run), *(Path(each.run) for each in found.reservations)]))
         need_newest(lines, path, kept=read_position(beside(path)), known=known)
-        found.need_room(spending, data)
+        found.need_room(spending, data, unit=unit)
         charges = [[event_to_json(charge.event), charge.count] for charge in spending.charges]
-        chain.append({"kind": "reservation", "run": run, "data": data, "charges": charges})
+        named = {} if unit is None else {"unit": unit}
+        chain.append({"kind": "reservation", "run": run, "data": data, "charges": charges, **named})
         position = Position(file=str(path), budget=lines.hashes[0], lines=chain.count, head=chain.head)
         write_position(beside(path), position)
     finally:
@@ -245,4 +259,5 @@ def _reservation(body: dict[str, Any], adjacency: Adjacency) -> Reservation:
         raise ValueError("expected a reservation")
     charges = [Charge(event_from_json(event), count) for event, count in body["charges"]]
     spending = Spending.of(charges, adjacency=adjacency)
-    return Reservation(run=str(body["run"]), spending=spending, data=str(body["data"]))
+    unit = None if "unit" not in body else str(body["unit"])
+    return Reservation(run=str(body["run"]), spending=spending, data=str(body["data"]), unit=unit)

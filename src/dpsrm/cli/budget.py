@@ -56,6 +56,7 @@ def show(file: File, as_json: Json = False) -> None:
         "epsilon": found.epsilon,
         "delta": found.delta,
         "adjacency": found.adjacency.value,
+        "unit": found.unit,
         "accountant": found.accountant,
         "order": found.order,
         "composition": COMPOSED_BY[found.accountant],
@@ -69,6 +70,8 @@ def show(file: File, as_json: Json = False) -> None:
         return
     out.print(f"ε = {found.spent:.6g} of {found.epsilon:g} spent at δ = {found.delta:g} ", end="")
     out.print(f"({found.adjacency.value}); {found.remaining:.6g} remains")
+    if found.unit is not None:
+        out.print(f"Protected: all rows with the same {found.unit}.", highlight=False)
     out.print(f"{found.share:.1%} of the room is taken.", highlight=False)
     out.print(f"Composed by {found.proof_name}; this {COMPOSED_BY[found.accountant]}.", highlight=False)
     if rows:

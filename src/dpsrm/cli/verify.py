@@ -66,6 +66,7 @@ def _facts(result: Verification) -> dict[str, Any]:
         "head": None if facts is None else facts.head,
         "private_randomness": None if facts is None else facts.header.private_randomness,
         "unit": None if closing is None else closing.unit,
+        "units": None if facts is None or facts.header.unit is None else facts.header.unit.to_json(),
         "isolation": None if closing is None else closing.isolation.value,
         "engine": None if closing is None else closing.engine,
         **({} if result.guarantee is None else result.guarantee.to_json()),
@@ -85,6 +86,8 @@ def _show(result: Verification, *, expected: bool) -> None:
         out.print("✓ the ledger is intact; it promises no privacy (ε = ∞)")
     if result.ok and expected:
         out.print("✓ it ends with the expected head: nothing was changed since that was written down")
+    if facts is not None and facts.header.unit is not None:
+        out.print(f"✓ protected: one unit with all its rows; {facts.header.unit}", highlight=False)
     if facts is not None and facts.closing is not None and facts.closing.isolation is Isolation.CHECKED:
         out.print(f"! {isolation_sentence(facts.closing.isolation)}", highlight=False)
     if facts is not None and not facts.header.private_randomness:

