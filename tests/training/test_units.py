@@ -102,9 +102,7 @@ CHANGES = {"more": (1.0, 9), "fewer": (-3.0, 1), "extreme": (1e8, 5), "tiny": (1
 def test_replacing_a_person_moves_every_release_by_at_most_its_sensitivity(method, engine):
     """The walk on one dataset asks; both datasets answer, with the same draws and the same randomness."""
     module, loss, rows, ids = panel("logistic" if engine == "linear" else "mlp")
-    asked = settings(
-        method, engine=engine, privacy=Privacy(epsilon=60.0, delta=1e-5, rows_per_unit=K, accountant="rdp")
-    )
+    asked = settings(method, engine=engine, privacy=_promise(method, rows_per_unit=K))
     ours, step = step_of(module, loss, rows, ids, asked)
     neighbours = [
         step_of(module, loss, *replaced(rows, ids, 5, scale=scale, count=count), asked)
@@ -185,9 +183,7 @@ def test_interrupted_and_resumed_it_is_the_run_it_would_have_been(kind, method, 
         if progress.step == 3:
             raise Interrupted
 
-    promise = (
-        Privacy(epsilon=60.0, delta=1e-5, rows_per_unit=2) if method == "agd" else replace(PRIVACY, rows_per_unit=2)
-    )
+    promise = _promise(method, rows_per_unit=2)
     module, loss, rows, ids = panel(kind)
     asked = settings(method, privacy=promise)
     train(module, loss, rows, asked, out=tmp_path / "whole", unit=ids)
