@@ -114,7 +114,7 @@ def test_replacing_a_person_moves_every_release_by_at_most_its_sensitivity(metho
         ours.streams.seek(release)
         people = draw(ours.plan.sampling(ask.batch), ours.streams.sampling)
         seen += five in people
-        found = [_answer(s._sums, ask, p.which(people, release), release) for p, s in [(ours, step), *neighbours]]
+        found = [_answer(s.sums, ask, p.pick(people, release), release) for p, s in [(ours, step), *neighbours]]
         for other in found[1:]:
             _need_near(found[0], other)
         step()
@@ -141,17 +141,23 @@ def _need_near(one, other):
 def test_others_pick_the_same_rows_whatever_one_person_has(adjacency, engine):
     module, loss, rows, ids = panel("logistic" if engine == "linear" else "mlp")
     asked = settings("sgd", engine=engine, privacy=replace(PRIVACY, adjacency=Adjacency(adjacency), rows_per_unit=2))
-    ours, _ = step_of(module, loss, rows, ids, asked)
-    theirs, _ = step_of(module, loss, *replaced(rows, ids, 5, scale=2.0, count=9), asked)
+    ours, one = step_of(module, loss, rows, ids, asked)
+    theirs, other = step_of(module, loss, *replaced(rows, ids, 5, scale=2.0, count=9), asked)
     assert ours.steady == theirs.steady == (adjacency == "replace-one")
     five = list(dict.fromkeys(ids.tolist())).index(5)
     people = np.array([3, five, 11, 17]) if five not in (3, 11, 17) else np.array([2, five, 10, 16])
     for release in range(4):
-        picked = [p.which(people, release) for p in (ours, theirs)]
+        picked = [p.pick(people, release) for p in (ours, theirs)]
         values = [p.records.records.take(w.rows)[0] for p, w in zip((ours, theirs), picked, strict=True)]
         for b in (0, 2, 3):
             mine = [v[w.starts[b] : w.starts[b + 1]] for v, w in zip(values, picked, strict=True)]
             assert torch.equal(*mine)
+        query, rest = ours.walk.ask().query, np.delete(people, 1)
+        sums = [
+            s.sums.total(query, p.pick(rest, release), release=release, batch=None)
+            for p, s in ((ours, one), (theirs, other))
+        ]
+        assert torch.equal(sums[0].secret, sums[1].secret), "not even the last bit of the others may tell of one"
 
 
 def published(run, names=("model.safetensors",)):

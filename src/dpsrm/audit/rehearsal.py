@@ -17,7 +17,7 @@ from dpsrm.core.errors import BudgetExceeded, DpsrmError
 from dpsrm.core.events import Adjacency, Scheme, Spending
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedScores, ClippedSum
-from dpsrm.data import RecordSource, as_records
+from dpsrm.data import Picked, RecordSource, as_records
 from dpsrm.gradients import Batch, ModelLosses, PerExampleLoss, Query
 from dpsrm.mechanisms.watched import Passage, WatchedAirlock
 from dpsrm.methods import Choice
@@ -25,7 +25,7 @@ from dpsrm.runs.ledger import read_ledger
 from dpsrm.training import Plan, RecordedRun, Settings, make_plan
 from dpsrm.training.prepare import Prepared, prepare
 from dpsrm.training.start import begin
-from dpsrm.training.summing import Summer
+from dpsrm.training.summing import Summer, Which
 
 Indices = npt.NDArray[np.int64]
 
@@ -84,13 +84,15 @@ class Attendance:
         self._sums, self._without = sums, without
         self.seen: list[Attended] = []
 
-    def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
+    def total(self, query: Query, which: Which, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum over the records that are there."""
+        indices = _records(which)
         self.seen.append(Attended(indices=indices.copy(), bound=sum(p.weight * p.clip for p in query.parts)))
         return self._sums.total(query, self._present(indices), release=release, batch=batch)
 
-    def scores(self, choice: Choice, indices: Indices, *, release: int, batch: Batch | None) -> ClippedScores:
+    def scores(self, choice: Choice, which: Which, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses over the records that are there."""
+        indices = _records(which)
         self.seen.append(Attended(indices=indices.copy(), bound=choice.clip))
         return self._sums.scores(choice, self._present(indices), release=release, batch=batch)
 
@@ -99,16 +101,22 @@ class Attendance:
         return indices if self._without is None else indices[indices != self._without]
 
 
+def _records(which: Which) -> Indices:
+    """The positions drawn, of records; runs that protect units are not rehearsed."""
+    assert not isinstance(which, Picked)
+    return which
+
+
 class _Full(Attendance):
     """The same for draws of all records, whose number is public: the absent one counts as a row of zeros."""
 
-    def total(self, query: Query, indices: Indices, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
+    def total(self, query: Query, which: Which, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum, said to be over all."""
-        return replace(super().total(query, indices, release=release, batch=batch), rows=len(indices))
+        return replace(super().total(query, which, release=release, batch=batch), rows=len(_records(which)))
 
-    def scores(self, choice: Choice, indices: Indices, *, release: int, batch: Batch | None) -> ClippedScores:
+    def scores(self, choice: Choice, which: Which, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses, said to be over all."""
-        return replace(super().scores(choice, indices, release=release, batch=batch), rows=len(indices))
+        return replace(super().scores(choice, which, release=release, batch=batch), rows=len(_records(which)))
 
 
 @dataclass(frozen=True, kw_only=True)

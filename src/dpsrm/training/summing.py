@@ -37,14 +37,12 @@ class Summer(Protocol):
 def summer(engine: Engine, objective: Objective, records: RecordSource, streams: Streams, *, steady: bool) -> Summer:
     """The linear engine reads records in memory where they lie; every other engine gets the batch gathered."""
     if isinstance(engine, LinearEngine):
-        if isinstance(records, UnitRecords):  # the margin may tell how many units there are, not how many rows
-            engine = LinearEngine(objective, population=len(records), steady=steady)
+        engine = LinearEngine(objective, population=len(records), steady=steady)  # never from a number of rows
         rows, people = rows_of(records), isinstance(records, UnitRecords) and records.most > 1
         if isinstance(rows, Records):
             return _InPlace(engine.over(rows.inputs, rows.targets, people=people), people=people)
         if isinstance(rows, SparseRecords):
             return _InPlace(engine.over(csr_tensor(rows.matrix), rows.targets, people=people), people=people)
-        engine = LinearEngine(objective, population=len(records), steady=steady)
     return _Gathered(engine, objective, records, streams, steady=steady)
 
 
