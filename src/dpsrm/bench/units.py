@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from dpsrm.bench.panels import PANELS, Panel
+from dpsrm.bench.panels import PANELS, PersonTable
 from dpsrm.data import SparseRecords
 from dpsrm.gradients import binary_loss
 from dpsrm.methods import Sgd
@@ -98,7 +98,7 @@ def _best(rows: Sequence[Row]) -> tuple[float, float]:
     return min(choices, key=lambda c: statistics.mean(r["log_loss"] for r in first if (r["clip"], r["rate"]) == c))
 
 
-def _study(name: str, panel: Panel, known: Sequence[Row]) -> Iterator[Row]:
+def _study(name: str, panel: PersonTable, known: Sequence[Row]) -> Iterator[Row]:
     """All runs on one panel that are not known yet."""
     seen = {(row["arm"], row["clip"], row["rate"], row["split"]): row for row in known}
     mine = list(known)
@@ -115,7 +115,7 @@ def _study(name: str, panel: Panel, known: Sequence[Row]) -> Iterator[Row]:
                     yield row
 
 
-def _split(panel: Panel, k: int, split: int) -> tuple[list[Arm], SparseRecords]:
+def _split(panel: PersonTable, k: int, split: int) -> tuple[list[Arm], SparseRecords]:
     """The three ways on four fifths of the persons, and the rows of the others."""
     rng = np.random.default_rng(split)
     persons, who = np.unique(panel.ids, return_inverse=True)
@@ -141,7 +141,7 @@ def _ranks(who: Array) -> Array:
     return ranks
 
 
-def _rows(panel: Panel, at: Array) -> SparseRecords:
+def _rows(panel: PersonTable, at: Array) -> SparseRecords:
     """Some rows of a panel."""
     return SparseRecords(panel.inputs[at], torch.from_numpy(panel.targets[at]))
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.data.arrays import Arrays, read_ids
 from dpsrm.data.cells import Cell, Table, read_cell, shown
+from dpsrm.data.columns import Ignored
 from dpsrm.data.libsvm import SparseRows
-from dpsrm.data.schema import Ignored, Schema
+from dpsrm.data.schema import Schema
 
 Array = npt.NDArray[Any]
 Source = Table | SparseRows | Arrays
