@@ -26,7 +26,7 @@ CYCLES_LEFT: set[frozenset[str]] = set()
 NAMES_LEFT: set[str] = set()
 """Class names that stand for two things; the goal is none."""
 
-MODULES_PASSED = 88
+MODULES_PASSED = 89
 """How many modules `dpsrm train --data x.csv` passes today; 13 of them write the run's report."""
 GOAL = 40
 
