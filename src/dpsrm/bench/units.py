@@ -91,6 +91,17 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
+def table(rows: Sequence[Row]) -> str:
+    """The summary as a table of docs/whose-privacy.md."""
+    lines = ["| panel | persons, k | way | log-loss | AUC |", "|---|---|---|---|---|"]
+    for row in summary(rows):
+        k = next(each["k"] for each in rows if each["panel"] == row["panel"])
+        persons = next(each["n"] for each in rows if (each["panel"], each["arm"]) == (row["panel"], "unit"))
+        figures = f"{row['log_loss']:.4f} ± {row['sd']:.4f} | {row['auc']:.3f}"
+        lines.append(f"| {row['panel']} | {persons}, {k} | {row['arm']} | {figures} |")
+    return "\n".join(lines)
+
+
 def _best(rows: Sequence[Row]) -> tuple[float, float]:
     """The clip and rate with the lowest mean log-loss on the splits that all of the grid were run on."""
     first = [row for row in rows if row["split"] < TUNED]
