@@ -25,7 +25,6 @@ from dpsrm.data.records import Records, need_scale
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.schema_encoding import SchemaEncoder
 from dpsrm.data.tables import array_names, read_csv, read_parquet, split_target, table_of_array
-from dpsrm.data.tables import read_csv, read_parquet, split_target, table_of_array
 from dpsrm.data.units import Units
 
 LABEL_NAMES = ("label", "target", "y")
