@@ -13,6 +13,7 @@ from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recorder import AnyCall
 from dpsrm.gradients.ghost.recording import Recording
 from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, Windows, added, window_rows
+from dpsrm.gradients.ghost.tied import TiedBlock
 
 _PASSES = 36
 """What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
@@ -50,6 +51,9 @@ def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block
         outers = [t.outer() if isinstance(t, Windows) else t for t in merged if isinstance(t, (Outer, Windows))]
         order = merged[0].order if isinstance(merged[0], Windows) else None
         return OuterBlock(outers, mixture.atoms, order, steady=steady)
+    tied = _tied(points)
+    if tied is not None and _factored(tied[1][0], len(points)):
+        return TiedBlock(*tied, mixture.atoms, steady=steady)
     windows = [t for t in merged if isinstance(t, Windows)]
     if len(windows) == len(merged):
         return RowsBlock(window_rows(windows, mixture.atoms), windows[0].order, steady=steady)
@@ -58,8 +62,8 @@ def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block
 
 def _merged(terms: list[Term]) -> Term | None:
     """The uses of a shared parameter as one term, if they are of one kind; else None."""
-    if len(terms) == 1:
-        return terms[0]
+    if len(terms) <= 1:
+        return terms[0] if terms else None
     outers = [t for t in terms if isinstance(t, Outer)]
     if len(outers) == len(terms):
         return Outer(torch.cat([t.a_BTI for t in outers], 1), torch.cat([t.g_BTO for t in outers], 1))
@@ -68,6 +72,17 @@ def _merged(terms: list[Term]) -> Term | None:
         ids, gs = torch.cat([t.ids_BT for t in lookups], 1), torch.cat([t.g_BTO for t in lookups], 1)
         return Lookup(ids, gs, lookups[0].size)
     return None
+
+
+def _tied(points: list[list[Term]]) -> tuple[list[Lookup], list[Outer]] | None:
+    """The uses of a weight that is looked up and multiplied with, at each point; None if that is not all."""
+    lookups = [_merged([t for t in terms if isinstance(t, Lookup)]) for terms in points]
+    outers = [_merged([t for t in terms if isinstance(t, Outer)]) for terms in points]
+    both = all(isinstance(t, (Lookup, Outer)) for terms in points for t in terms)
+    if not both or not _same_words(lookups):
+        return None
+    found = [t for t in lookups if isinstance(t, Lookup)], [t for t in outers if isinstance(t, Outer)]
+    return found if len(found[0]) == len(found[1]) == len(points) else None
 
 
 def _same_words(points: Sequence[Term | None]) -> bool:

@@ -129,6 +129,10 @@ class RowsBlock:
         """Put zeros in the place of examples that are not finite."""
         self.atoms = {atom: torch.where(finite_B[:, None], rows, 0) for atom, rows in self.atoms.items()}
 
+    def combined(self, part: Combination) -> Tensor:
+        """The rows of a combination, in float64."""
+        return self._combined(part, slice(None))
+
     def _combined(self, part: Combination, cut: slice) -> Tensor:
         """The rows of a combination of several atoms, of some examples."""
         (first, c), *others = part.items()
@@ -148,6 +152,7 @@ class LookupBlock:
         base_B1 = torch.arange(self.examples, device=ids_BT.device)[:, None] * self.size
         pairs_U, which = torch.unique(ids_BT + base_B1, return_inverse=True)
         self.owner_U, self.word_U = pairs_U // self.size, pairs_U % self.size
+        self.shape, self._which = ids_BT.shape, which.flatten()
         self.most_spread = math.inf
         rows = [self._pooled(point.g_BTO.flatten(0, 1), which.flatten()) for point in points]
         self.rows = RowsBlock.of(rows, atoms)
@@ -164,6 +169,14 @@ class LookupBlock:
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
         """The squared norms of the examples `rows`, from float64 products."""
         return self.measure(part).square_B[rows]
+
+    def placed(self, part: Combination) -> Tensor:
+        """A combination's rows, (B, T, O) in float64: a word's at its first place in the example, elsewhere zeros."""
+        places = torch.arange(len(self._which), device=self._which.device)
+        first_U = torch.full_like(self.owner_U, len(places)).scatter_reduce_(0, self._which, places, "amin")
+        rows_UO = self.rows.combined(part)
+        flat_NO = rows_UO.new_zeros(len(places), rows_UO.shape[1]).index_copy_(0, first_U, rows_UO)
+        return flat_NO.view(*self.shape, -1)
 
     def _by_example(self, square_U: Tensor) -> Tensor:
         """Summed over each example's words."""

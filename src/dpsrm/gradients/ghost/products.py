@@ -20,10 +20,13 @@ from torch import Tensor
 
 from dpsrm.gradients.ghost.blocks import Measure
 from dpsrm.gradients.ghost.mixture import Atom, Combination
-from dpsrm.gradients.ghost.rounding import at_once, chunk, gamma, most_spread, tiny
+from dpsrm.gradients.ghost.rounding import WIDE, at_once, chunk, gamma, most_spread, tiny
 from dpsrm.gradients.ghost.terms import Order, Outer, same
 
 _ZERO = torch.zeros((), dtype=torch.float64)
+
+_SUMS = 2**22
+"""Numbers of chunks' sums held at once: 16 MB of float32."""
 
 Rights = dict[Atom, Combination]
 """The right factor of each left factor, as a combination of (j, j): g_j and (j, k): g_j − g_k."""
@@ -69,16 +72,17 @@ class OuterBlock:
         rights = self._rights(part, thrifty=True)
         square_B = self._square(rights)
         any_left, any_right = next(iter(self.left.values())), next(iter(self.right.values()))
-        dtype, terms = any_left.dtype, any_left.shape[2] + any_right.shape[2]
+        dtype, products = any_left.dtype, any_left.shape[2] + any_right.shape[2]
         lefts = {m: self._norm("left", m) for m in rights}
         sizes = {m: sum((abs(c) * self._norm("right", s) for s, c in r.items()), _ZERO) for m, r in rights.items()}
         spread_B = sum(((lefts[m] * sizes[m]).sum(1) for m in rights), _ZERO).square()
         left_B, right_B = (sum((x.sum(1) for x in each.values()), _ZERO) for each in (lefts, sizes))
         share = max((sum(map(abs, r.values())) for r in rights.values()), default=0.0)
         lost_B = (
-            tiny(dtype) * terms * (right_B**2 + (1 + share**2) * left_B**2 + (len(rights) * any_left.shape[1]) ** 2)
+            tiny(dtype) * products * (right_B**2 + (1 + share**2) * left_B**2 + (len(rights) * any_left.shape[1]) ** 2)
         )
-        return Measure(square_B.clamp_min(0), gamma(terms + 16, dtype) * spread_B + 2 * lost_B, spread_B)
+        share = gamma(_terms(any_left) + _terms(any_right) + 16, dtype)
+        return Measure(square_B.clamp_min(0), share * spread_B + 2 * lost_B, spread_B)
 
     def _square(self, rights: Rights) -> Tensor:
         """Σ_mn Σ_ts (l_mt·l_ns)(r_mt·r_ns), summed in float64."""
@@ -145,8 +149,7 @@ class OuterBlock:
     def _add_chunks(self, weights: dict[Atom, Tensor], total_P: Tensor) -> int:
         """Add `chunk` examples at a time; a chunk's sum over all left factors is added in float64."""
         scaled, additions = self._scaled(weights), 0
-        whole = len(next(iter(scaled.values()))) // self.chunk * self.chunk
-        for cut, chunks in ((slice(0, whole), whole // self.chunk), (slice(whole, None), 1)):
+        for cut, chunks in self._cuts(len(next(iter(scaled.values())))):
             sums_COI = None
             for left, right_BTO in scaled.items():
                 left_CNI, right_CNO = (x[cut].reshape(chunks, -1, x.shape[2]) for x in (self.left[left], right_BTO))
@@ -160,6 +163,14 @@ class OuterBlock:
                 total_P += self.order(sum_OI.flatten())
                 additions += 1
         return additions
+
+    def _cuts(self, examples: int) -> list[tuple[slice, int]]:
+        """Examples that are added together, and how many chunks they make; the sums of all chunks are held at once."""
+        size = next(iter(self.left.values())).shape[2] * next(iter(self.right.values())).shape[2]
+        each = self.chunk * max(1, _SUMS // size)
+        whole = examples // self.chunk * self.chunk
+        cuts = [slice(start, min(start + each, whole)) for start in range(0, whole, each)]
+        return [*((cut, (cut.stop - cut.start) // self.chunk) for cut in cuts), (slice(whole, None), 1)]
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""
@@ -176,6 +187,10 @@ class OuterBlock:
                 _accumulate(found.setdefault((j, k), {}), {(j, j): c, (j, k): -c} if thrifty else {(k, k): c})
         return found
 
+    def factors(self, part: Combination) -> Rights:
+        """The right factors of a part, as `add` adds them."""
+        return self._rights(part, thrifty=False)
+
     def _gram(self, side: str, m: Atom, n: Atom) -> Tensor:
         """All inner products between positions, (B, T, T), computed once."""
         if (side, m, n) not in self._grams:
@@ -190,7 +205,7 @@ class OuterBlock:
         if (side, m) not in self._norms:
             factor = (self.left if side == "left" else self.right)[m]
             square_BT = self._gram(side, m, m).diagonal(dim1=1, dim2=2).double()
-            share, lost = gamma(factor.shape[2], factor.dtype), factor.shape[2] * tiny(factor.dtype)
+            share, lost = gamma(_terms(factor), factor.dtype), factor.shape[2] * tiny(factor.dtype)
             self._norms[side, m] = ((square_BT + lost) * (1 + 2 * share)).sqrt()
         return self._norms[side, m]
 
@@ -217,10 +232,20 @@ def _accumulate(into: Combination, more: Combination) -> None:
 
 
 def _inner(x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
-    """All inner products between positions."""
+    """All inner products between positions; long ones in pieces of `WIDE` numbers, which are added in float64."""
     if x_BTD.shape[1] == 1:
         return (x_BTD * y_BTD).sum(2, keepdim=True)
-    return torch.bmm(x_BTD, y_BTD.transpose(1, 2))
+    pieces = zip(x_BTD.split(WIDE, 2), y_BTD.split(WIDE, 2), strict=True)
+    first_BTT, *others = (torch.bmm(x, y.transpose(1, 2)) for x, y in pieces)
+    total_BTT = first_BTT.double() if others else first_BTT
+    for other_BTT in others:
+        total_BTT += other_BTT
+    return total_BTT
+
+
+def _terms(factor: Tensor) -> int:
+    """How many products are added in the factor's own type in one inner product of `_inner`."""
+    return factor.shape[2] if factor.shape[1] == 1 else min(factor.shape[2], WIDE) + 1
 
 
 def _flat(left_BTI: Tensor, right_BTO: Tensor) -> tuple[Tensor, Tensor]:

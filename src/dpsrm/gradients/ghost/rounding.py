@@ -30,6 +30,9 @@ SHIFTING = 2.0**-13
 FEW_PIECES = 2.0**6
 """`MOST_PIECES` where a neighbouring dataset may shift all places."""
 
+WIDE = 1024
+"""How many products of an inner product are added in the gradients' own type; the pieces are added in float64."""
+
 _SMALL, _SHORT = 2**14, 128
 _ALLOWANCE = 8
 """How many times longer than their sum an example's pieces may be together before it is added in float64."""
