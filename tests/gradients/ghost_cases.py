@@ -78,6 +78,11 @@ def cases():
             (4, 7, 7),
             False,
         ),
+        "conv2d-large": (
+            seq(nn.Conv2d(2, 16, 1), nn.Tanh(), nn.Conv2d(16, 16, 3, padding=1), nn.Tanh(), nn.AvgPool2d(4)),
+            (2, 16, 16),
+            False,
+        ),
         "conv2d-gram": (seq(nn.Conv2d(3, 12, 3), nn.Tanh(), nn.Conv2d(12, 20, 3, stride=2)), (3, 7, 7), False),
         "conv3d": (seq(nn.Conv3d(2, 3, (1, 2, 3), padding=(0, 1, 1))), (2, 3, 4, 4), False),
         "conv-pool": (

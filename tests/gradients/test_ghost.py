@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from dpsrm.core.errors import BoundExceeded, InputError
@@ -17,6 +18,8 @@ from dpsrm.gradients.ghost.mixture import Mixture, combination
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recording import record
 from dpsrm.gradients.ghost.rules import rule
+from dpsrm.gradients.ghost.terms import Outer, Windows
+from dpsrm.gradients.ghost.tied import TiedBlock
 from gradients.ghost_cases import Wrapped, losses, oracle, problem, query_of, relative_error, twin
 
 
@@ -189,7 +192,63 @@ def test_the_cheaper_form_is_chosen_by_the_shapes():
     assert forms("conv2d")["0.weight"] is RowsBlock
     assert forms("conv2d-gram")["2.weight"] is OuterBlock
     assert forms("embedding")["0.weight"] is LookupBlock
+    assert forms("tied")["words.weight"] is TiedBlock
     assert set(forms("frozen-trunk")) == {"2.weight", "2.bias"}
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_rows_by_torchs_convolutions(dims, stride, groups):
+    """The same rows as from windows, for every geometry, also where the other way would be chosen."""
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    for kernel, dilation, padding in [(1, 1, 0), (2, 2, 1), (3, 1, 1), (3, 2, 0)]:
+        x = torch.randn(3, 4, *[7] * dims, dtype=torch.float64)
+        weight = torch.randn(4, 4 // groups, *[kernel] * dims, dtype=torch.float64, requires_grad=True)
+        y = convolve(x, weight, None, stride, padding, dilation, groups)
+        g = torch.randn_like(y)
+        each = [convolve(one[None], weight, None, stride, padding, dilation, groups) for one in x]
+        exact = [torch.autograd.grad(y, weight, g[i : i + 1])[0].flatten() for i, y in enumerate(each)]
+        shape = [(n,) * dims for n in (kernel, stride, dilation)]
+        windows = Windows(x, g, shape[0], shape[1], ((padding, padding),) * dims, shape[2], groups)
+        assert torch.allclose(windows.by_convolution(), torch.stack(exact))
+
+
+def test_which_convolutions_are_torchs_own():
+    def convolved(channels, side, groups=1):
+        x = torch.empty(2, channels, side, side)
+        return Windows(x, x, (3, 3), (1, 1), ((1, 1),) * 2, (1, 1), groups).convolved
+
+    assert convolved(16, 16)
+    assert convolved(5, 2, groups=5)
+    assert not any((convolved(15, 16), convolved(16, 15), convolved(4, 9, groups=2), convolved(5, 1, groups=5)))
+
+
+def test_long_inner_products_are_added_in_pieces(monkeypatch):
+    """As the doubt about a norm assumes: no more than 1024 products in one float32 sum."""
+    widths, plain = [], torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda x, y: widths.append(x.shape[2]) or plain(x, y))
+    torch.manual_seed(0)
+    a, g = torch.randn(3, 4, 20), torch.randn(3, 4, 2500)
+    measure = OuterBlock([Outer(a, g)], [(0, 0)]).measure({(0, 0): 1.0})
+    assert sorted(widths) == [20, 452, 1024, 1024]
+    exact = plain(g.double().transpose(1, 2), a.double()).square().sum((1, 2))
+    assert bool(((measure.square_B - exact).abs() <= measure.doubt_B).all())
+    assert bool((measure.doubt_B <= 1e-3 * exact).all())
+
+
+def test_tied_words_that_repeat_and_are_padding():
+    """Looked-up rows and outer products of one weight overlap in the words of the example, however often."""
+    module = Wrapped(
+        lambda m, x: m.out(torch.tanh(m.words(x))), words=nn.Embedding(40, 6, padding_idx=3), out=nn.Linear(6, 40)
+    )
+    module.out.weight = module.words.weight
+    objective, exact = Objective.of(module, losses), twin(module)
+    inputs, targets = torch.tensor([[1, 1, 3], [3, 3, 3], [5, 7, 5]]), torch.randn(3)
+    for kind in ("one", "far"):
+        query = query_of(objective, kind, C1=1e-2)
+        found = GhostEngine(objective)(query, (inputs, targets))
+        assert relative_error(found.secret, oracle(exact, query, (inputs, targets)).secret) <= 1e-5
 
 
 def test_norms_by_gram_matrices_that_cancel_are_taken_again():

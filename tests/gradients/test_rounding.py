@@ -13,7 +13,8 @@ from dpsrm.gradients import FunctionalEngine, GhostEngine, LoopEngine, Objective
 from dpsrm.gradients.ghost.blocks import RowsBlock
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.rounding import CHUNKED, chunk, gamma, most_spread
-from dpsrm.gradients.ghost.terms import Outer
+from dpsrm.gradients.ghost.terms import Lookup, Outer
+from dpsrm.gradients.ghost.tied import TiedBlock
 from dpsrm.gradients.query import MARGIN, need_few
 
 F32 = torch.float32
@@ -220,3 +221,16 @@ def test_rows_that_do_not_fit_in_the_cache_are_still_one_addition():
     exact = sum(weight_B @ block.atoms[atom].double() for atom, weight_B in weights.items())
     assert torch.allclose(total_P, exact, rtol=1e-12, atol=1e-13)
     assert torch.allclose(block.measure({(0, 0): 1.0, (0, 1): 1.0}).square_B, 9 * rows.double().square().sum(1))
+
+
+def test_tied_norms_that_are_taken_again():
+    """Float64 products of both uses of a tied weight, and of the term between them."""
+    torch.manual_seed(0)
+    ids, ge, a, g = torch.randint(50, (4, 6)), torch.randn(4, 6, 8), torch.randn(4, 5, 8), torch.randn(4, 5, 50)
+    lookup, outer = Lookup(ids, ge, 50), Outer(a, g)
+    block = TiedBlock([lookup], [outer], [(0, 0)])
+    rows = Lookup(ids, ge.double(), 50).rows() + Outer(a.double(), g.double()).rows()
+    exact = rows.square().sum(1)
+    again, first = block.precise({(0, 0): 1.0}, torch.arange(4)), block.measure({(0, 0): 1.0})
+    assert torch.allclose(again, exact, rtol=1e-6)
+    assert bool(((first.square_B - exact).abs() <= first.doubt_B + 1e-6 * exact).all())

@@ -235,7 +235,7 @@ def _inner(x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
     """All inner products between positions; long ones in pieces of `WIDE` numbers, which are added in float64."""
     if x_BTD.shape[1] == 1:
         return (x_BTD * y_BTD).sum(2, keepdim=True)
-    pieces = zip(x_BTD.split(WIDE, 2), y_BTD.split(WIDE, 2), strict=True)
+    pieces = zip(torch.split(x_BTD, WIDE, 2), torch.split(y_BTD, WIDE, 2), strict=True)
     first_BTT, *others = (torch.bmm(x, y.transpose(1, 2)) for x, y in pieces)
     total_BTT = first_BTT.double() if others else first_BTT
     for other_BTT in others:

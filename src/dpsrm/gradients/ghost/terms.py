@@ -8,12 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
 from dpsrm.gradients.ghost.mixture import Atom
+
+_SLIDE: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
+_WEIGHT: tuple[Any, ...] = (conv1d_weight, conv2d_weight, conv3d_weight)
+_FEW_PLACES, _MANY_PLACES, _CHANNELS = 4, 256, 16
+"""Measured: from so many windows (of one channel, of all) and channels on, torch's convolutions are faster."""
 
 _CHUNK = 2**19
 """Window elements copied at once: 2 MB of float32, which stays in the cache until it has been multiplied."""
@@ -68,8 +75,22 @@ class Windows:
         return math.prod(self.kernel)
 
     @property
+    def depthwise(self) -> bool:
+        """Whether every channel is a group of its own."""
+        return self.groups == self.x.shape[1] == self.g.shape[1]
+
+    @property
+    def convolved(self) -> bool:
+        """Whether rows are computed faster by torch's convolutions, by the shapes."""
+        if self.groups > 1:
+            return self.depthwise and self.places >= _FEW_PLACES
+        return self.places >= _MANY_PLACES and min(self.x.shape[1], self.g.shape[1]) >= _CHANNELS
+
+    @property
     def channels_last(self) -> bool:
         """Whether windows are copied faster, in longer runs, with each window's channels side by side."""
+        if self.convolved:
+            return False
         across = self.g.shape[-1] if self.stride[-1] == 1 else 1
         within = self.x.shape[1] * (self.kernel[-1] if self.dilation[-1] == 1 else 1)
         return self.groups == 1 and within > 2 * across
@@ -100,6 +121,23 @@ class Windows:
     def order(self) -> Order:
         """From a row of gradients to the order of the parameter."""
         return Order(self.window, self.x.shape[1] if self.channels_last else 1)
+
+    def by_convolution(self) -> Tensor:
+        """The per-example gradients, (B, P): every example is a group of channels of one large image."""
+        x, around = self.x, [before for before, _ in self.padding]
+        if any(before != after for before, after in self.padding):
+            x, around = F.pad(x, [side for pair in reversed(self.padding) for side in pair]), [0] * len(around)
+        image, g = x.reshape(1, -1, *x.shape[2:]), self.g.reshape(1, -1, *self.g.shape[2:])
+        dims, groups = len(self.kernel) - 1, len(x) * self.groups
+        if self.depthwise:
+            slid = _SLIDE[dims](image, g.transpose(0, 1), None, self.dilation, around, self.stride, groups)
+            for at, k in enumerate(self.kernel):
+                slid = slid.narrow(2 + at, 0, k)
+            found: Tensor = slid.reshape(len(x), -1)
+            return found
+        size = (len(x) * self.g.shape[1], x.shape[1] // self.groups, *self.kernel)
+        rows: Tensor = _WEIGHT[dims](image, size, g, self.stride, around, self.dilation, groups)
+        return rows.reshape(len(x), -1)
 
     def gradients(self, rows: slice = slice(None)) -> Tensor:
         """The output gradients of some examples, (B, groups, O, L)."""
@@ -164,6 +202,9 @@ def same(x: Tensor, y: Tensor) -> bool:
 def window_rows(points: Sequence[Windows], atoms: Sequence[Atom]) -> dict[Atom, Tensor]:
     """The per-example gradients of one convolution, for each atom, a few examples at a time."""
     first = points[0]
+    if first.convolved:
+        at = [point.by_convolution() for point in points]
+        return {(j, k): at[j] if j == k else at[j] - at[k] for j, k in atoms}
     size = first.g.shape[1] * first.window * first.x.shape[1] // first.groups
     everything = first.g.new_empty(len(first.g), len(atoms) * size)
     found = dict(zip(atoms, torch.split(everything, size, dim=1), strict=True))
