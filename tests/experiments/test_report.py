@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from dpsrm.experiments.charts import curve_charts
 from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.comparison import compare, leaders
 from dpsrm.experiments.figures import draw_curves
@@ -69,6 +70,9 @@ class _Tags(HTMLParser):
         if tag not in ("meta", "img"):
             self.open.append(tag)
 
+    def handle_startendtag(self, tag, attrs):
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
@@ -80,13 +84,16 @@ def test_the_report_is_one_file_and_well_formed(lab, tmp_path):
     png, svg = draw_curves(lab, "a9a", [OURS, RIVAL], epsilon=0.5, stem=tmp_path / "images" / "a9a")
     assert png.read_bytes()[:4] == b"\x89PNG"
     assert draw_curves(lab, "a9a", [OURS], epsilon=0.2, stem=tmp_path / "none") == []
+    charts = curve_charts(lab, "a9a", [OURS, RIVAL, PLAIN, LOUD], epsilon=0.5)
+    assert svg.exists()
+    assert not curve_charts(lab, "a9a", [OURS], epsilon=0.2)
     risky = [replace(row, method="<b>DP-GD</b>") if row.method == "DP-GD" else row for row in table(lab)]
-    write_report([Chapter(problem="a9a", rows=risky, figures={0.5: svg})], tmp_path / "report.html")
+    write_report([Chapter(problem="a9a", rows=risky, figures={0.5: charts})], tmp_path / "report.html")
     page = _Tags()
     page.feed((tmp_path / "report.html").read_text())
     assert page.open == []
-    assert page.addresses
-    assert all(address.startswith("data:") for address in page.addresses)
+    assert page.addresses == []
+    assert "All 4 curves" in "".join(page.text), "few at first, the rest on demand"
     text = "".join(page.text)
     assert "<b>DP-GD</b>" in text
     assert leaders(risky)[0] in text

@@ -52,7 +52,7 @@ def reproduce(
 
     Example: dpsrm reproduce a9a --data-dir data --quick
     """
-    for package in ("joblib", "matplotlib", "jinja2"):  # before the work, not after it
+    for package in ("joblib", "matplotlib"):  # before the work, not after it
         need_extra(package, extra="experiments")
     from dpsrm.data.public import data_folder
     from dpsrm.experiments.images import FEATURE_SETS

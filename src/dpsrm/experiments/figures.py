@@ -53,6 +53,21 @@ _IMAGES = (
 """The seconds of a point are its share of the trial's: all steps of a trial cost the same, to a few per cent."""
 
 
+Tried = list[tuple[Recipe, list[dict[str, Any]]]]
+"""Recipes, and their trials."""
+
+
+def panels(problem: str) -> tuple[Panel, ...]:
+    """The two halves of a problem's figure."""
+    return _IMAGES if ABOUT[problem].images else _LOGISTIC
+
+
+def tried(lab: Lab, problem: str, recipes: Sequence[Recipe], epsilon: float) -> Tried:
+    """The recipes at `epsilon` that have trials with curves, and those trials."""
+    found = [(recipe, lab.read(problem, recipe)) for recipe in recipes if recipe.epsilon == epsilon]
+    return [(recipe, trials) for recipe, trials in found if any(trial.get("curve") for trial in trials)]
+
+
 def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: float, stem: Path) -> list[Path]:
     """Write `stem`.png and .svg: the two panels of the problem, with every private recipe at `epsilon`.
 
@@ -62,13 +77,12 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    tried = [(recipe, lab.read(problem, recipe)) for recipe in recipes if recipe.epsilon == epsilon]
-    found = [(recipe, trials) for recipe, trials in tried if any(trial.get("curve") for trial in trials)]
+    found = tried(lab, problem, recipes, epsilon)
     if not found:
         return []
     figure = Figure(figsize=(12, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, panel in zip(figure.subplots(1, 2), _IMAGES if ABOUT[problem].images else _LOGISTIC, strict=True):
+    for axes, panel in zip(figure.subplots(1, 2), panels(problem), strict=True):
         ends = _draw(axes, panel, found)
         title = panel.title.format(problem=problem, model=found[0][0].model, epsilon=epsilon)
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel, title=title)
@@ -95,8 +109,8 @@ def _draw(axes: Any, panel: Panel, found: Sequence[tuple[Recipe, Sequence[dict[s
     for recipe, trials in found:
         own = recipe.label.startswith(FAMILY)
         colour = next(colours[own])
-        curves = _curves(trials, panel.against)
-        mean, half = _band(panel.factor * curves[:, :, panel.column])
+        curves = curves_of(trials, panel.against)
+        mean, half = band_of(panel.factor * curves[:, :, panel.column])
         along = np.nanmean(curves[:, :, 0], axis=0)
         style = {"linewidth": 2.4 if own else 1.4, "linestyle": "-" if own else "--"}
         axes.plot(along, mean, label=recipe.label, color=colour, **style)
@@ -105,7 +119,7 @@ def _draw(axes: Any, panel: Panel, found: Sequence[tuple[Recipe, Sequence[dict[s
     return ends
 
 
-def _curves(trials: Sequence[dict[str, Any]], against: str) -> npt.NDArray[np.float64]:
+def curves_of(trials: Sequence[dict[str, Any]], against: str) -> npt.NDArray[np.float64]:
     """(trials, points, 3): how far, and the two numbers of a point; NaN where a trial had ended."""
     longest = max(len(trial.get("curve", ())) for trial in trials)
     curves = np.full((len(trials), longest, 3), np.nan)
@@ -116,7 +130,7 @@ def _curves(trials: Sequence[dict[str, Any]], against: str) -> npt.NDArray[np.fl
     return curves
 
 
-def _band(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def band_of(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Mean over the trials that had not ended, and half the width of its 95 % confidence interval (0 for one alone)."""
     counts = np.sum(~np.isnan(values), axis=0)
     mean = np.nanmean(values, axis=0)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from dpsrm.core.errors import need
 from dpsrm.core.tracking import Track, silent
+from dpsrm.experiments.charts import curve_charts
 from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.image_spaces import image_spaces
@@ -113,7 +114,7 @@ class Reproduction:
         for epsilon in self.about.epsilons:
             stem = images / f"{name}-{epsilon:g}".replace(".", "_")
             if draw_curves(self.lab, self.problem, drawn, epsilon=epsilon, stem=stem):
-                figures[epsilon] = stem.with_suffix(".svg")
+                figures[epsilon] = curve_charts(self.lab, self.problem, drawn, epsilon=epsilon)
         return Chapter(problem=self.problem, model=model, rows=self.rows(recipes), figures=figures)
 
     def _known(self) -> list[Tuned]:
