@@ -30,10 +30,11 @@ def curve_charts(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: 
         few = _best(list(named.values()))
         title = panel.title.format(problem=problem, model=found[0][0].model, epsilon=epsilon)
         name = f"{problem}-{found[0][0].model}-{epsilon:g}-{number}".replace(" ", "-").replace(".", "_")
-        shown.append(_chart(name, title, panel, few))
+        parts = [_chart(name, title, panel, few)]
         if len(few) < len(named):
             every = _chart(f"{name}-all", title, panel, list(named.values()))
-            shown.append(tag("details", tag("summary", f"All {len(named)} curves: {title}"), every))
+            parts.append(tag("details", tag("summary", f"All {len(named)} curves: {title}"), every))
+        shown.append(tag("div", *parts))
     return tag("div", *shown, class_="charts")
 
 

@@ -11,7 +11,7 @@ from dpsrm.report.markup import Markup, table, tag
 Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 380.0, 250.0
 _LEFT, _TOP, _BOTTOM = 54.0, 30.0, 42.0
-_LETTER = 6.6
+_LETTER = 7.6
 """About the width of a letter, to keep room for the names at the right."""
 
 

@@ -53,7 +53,8 @@ def table(caption: str, head: Sequence[object], rows: Iterable[Sequence[object]]
     heads = tag("tr", *(tag("th", name, scope="col") for name in head))
     body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) + "\n" for row in rows]
     inner = tag("table", tag("caption", caption), tag("thead", heads), tag("tbody", *body))
-    hint = tag("p", "Wider than a small screen: move the table sideways.", class_="hint") if len(head) > 3 else ""
+    words, kind = "Wider than the screen: move the table sideways.", "hint" if len(head) <= 6 else "hint always"
+    hint = tag("p", words, class_=kind) if len(head) > 3 else ""
     return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption) + hint
 
 
