@@ -218,3 +218,12 @@ def test_the_page_says_what_the_tests_find():
     found = re.search(f"{re.escape(BEGIN)}\n(.*?)\n{re.escape(END)}", PAGE.read_text(), re.DOTALL)
     assert found is not None
     assert found[1].strip() == table(), f"put this into {PAGE.name}:\n{table()}"
+
+
+def test_written_out_gradients_make_pieces_smaller(caplog):
+    """A derived weight of 4 million numbers: 8 examples' gradients are 128 MB."""
+    module = weights(lambda m, x: F.linear(x, m.w * 2), w=(2048, 2048))
+    objective = Objective.of(module, losses)
+    with caplog.at_level("INFO"):
+        GhostEngine(objective)(query_of(objective, "one"), (torch.randn(1, 2048), torch.randn(1)))
+    assert caplog.messages == [f"up to 8 examples at a time: each holds {2048 * 2048 + 2 * 2048} numbers"]

@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 _CACHED, _MOST, _FEW = 2**21, 2**25, 16
 """Numbers recorded at once per point: about 8 MB of float32, so that they stay in the cache; up to 128 MB only to keep
 pieces of a few examples together, because the parameters are read once per piece."""
+_WRITTEN = 2**25
+"""Numbers of written-out gradients at once per point: 128 MB of float32."""
 
 
 class GhostEngine:
@@ -101,7 +103,7 @@ class GhostEngine:
         if seen.reason:
             self._add_rows(tally, batch, draws)
             return
-        each = self.max_physical_batch or _automatic(seen.numbers, count)
+        each = self.max_physical_batch or _automatic(seen, count)
         each = each if tally.steady else self._size(tally.query, batch, seen)
         for start in range(0, count, each):
             draws.rewind()
@@ -123,7 +125,7 @@ class GhostEngine:
     def _size(self, query: Query, batch: Batch, seen: Look) -> int:
         """How many examples of this shape make a piece, if places may shift; tried out once."""
         if shapes(batch) not in self._sizes:
-            size = self.max_physical_batch or piece_size(_most(seen.numbers), self._expected)
+            size = self.max_physical_batch or piece_size(_most(seen), self._expected)
             tried = probes(query.points, example(batch, 0)) if size > 1 else ()
             asked = ((replace(query, points=points), copies(one, size)) for points, one in tried)
             free = all(self._placeless(each, equal) for each, equal in asked)
@@ -150,6 +152,7 @@ class GhostEngine:
             found = look(self.objective, query.points[0], as_batch(example(batch, 0)))
             if found.reason and not any(other.reason for other in self._looks.values()):
                 self._notice(f"torch.func computes every gradient, more slowly, because of {found.reason}")
+            _log.info("up to %d examples at a time: each holds %d numbers", _most(found), found.numbers + found.rows)
             self._looks[shapes(batch)] = found
         return found
 
@@ -202,11 +205,12 @@ class GhostEngine:
             compare_parts(self.objective, query, example(batch, i), seen)
 
 
-def _automatic(numbers: int, examples: int) -> int:
-    """How many examples at once, if each has `numbers` numbers recorded per point; pieces of equal size."""
-    return math.ceil(examples / max(1, round(examples / _most(numbers))))
+def _automatic(seen: Look, examples: int) -> int:
+    """How many examples at once; pieces of equal size."""
+    return math.ceil(examples / max(1, round(examples / _most(seen))))
 
 
-def _most(numbers: int) -> int:
-    """How many examples at most, if each has `numbers` numbers recorded per point."""
-    return max(1, _CACHED // max(1, numbers), min(_FEW, _MOST // max(1, numbers)))
+def _most(seen: Look) -> int:
+    """How many examples at most, by the numbers that each records and writes out per point."""
+    numbers, rows = max(1, seen.numbers), max(1, seen.rows)
+    return max(1, min(max(_CACHED // numbers, min(_FEW, _MOST // numbers)), _WRITTEN // rows))

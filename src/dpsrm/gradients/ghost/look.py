@@ -14,6 +14,7 @@ from torch import Tensor
 from dpsrm.core.errors import DpsrmError, IsolationError
 from dpsrm.gradients.batch import Batch
 from dpsrm.gradients.ghost.recording import record
+from dpsrm.gradients.ghost.terms import Rows
 from dpsrm.gradients.objective import Objective, Way
 
 
@@ -21,11 +22,13 @@ from dpsrm.gradients.objective import Objective, Way
 class Look:
     """Whether the module can be recorded; `reason` says why not, and is empty if it can.
 
-    `numbers` is how many numbers one recorded example keeps alive at one point.
+    `numbers` is how many numbers one recorded example keeps alive at one point, `rows` how many its written-out
+    gradients have: of what is derived from parameters, copied for each example, or summed over positions.
     """
 
     reason: str = ""
     numbers: int = 0
+    rows: int = 0
 
 
 def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
@@ -36,7 +39,8 @@ def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
         if first.leaks:
             need_rules(objective, first.leaks)
             return Look(f"no rule for the use of {', '.join(first.leaks)}")
-        for found in first.terms().values():
+        terms = first.terms()
+        for found in terms.values():
             [term.rows() for term in found if len(found) > 1]
     except IsolationError as error:
         if objective.way is not Way.VMAP:
@@ -48,7 +52,8 @@ def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
         return Look(_short(error))
     finally:
         torch.set_rng_state(state)
-    return Look(numbers=first.numbers)
+    written = [found for found in terms.values() if any(isinstance(term, Rows) for term in found)]
+    return Look(numbers=first.numbers, rows=sum(found[0].rows().shape[1] for found in written))
 
 
 def _short(error: Exception) -> str:
