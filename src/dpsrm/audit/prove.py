@@ -92,7 +92,7 @@ def prove(
     if mixed:
         adjacency, seconds = settings.privacy.adjacency, time.monotonic() - start
         return Proof(findings=mixed, tried={}, releases=0, moved=0.0, adjacency=adjacency, seconds=seconds)
-    with tempfile.TemporaryDirectory() as made, _quiet():
+    with tempfile.TemporaryDirectory() as made, quiet():
         attempt = Attempt(_short(model, losses, data, settings, steps), Path(made), progress)
         attempt.run(rounds)
     return Proof(
@@ -138,7 +138,7 @@ def _short(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No advice to the operator about runs that are thrown away."""
     log = logging.getLogger("dpsrm")
     before = log.level

@@ -12,6 +12,7 @@ import typer
 
 import dpsrm
 from dpsrm.cli.account import account, calibrate
+from dpsrm.cli.audit import audit
 from dpsrm.cli.bench import bench
 from dpsrm.cli.budget import budget
 from dpsrm.cli.compare import compare
@@ -29,7 +30,7 @@ from dpsrm.cli.verify import verify
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 _RUNS = demo, train, predict, compare, report, verify
-for command in (*_RUNS, methods, plan, account, calibrate, prove, pretrain, reproduce):
+for command in (*_RUNS, methods, plan, account, calibrate, prove, audit, pretrain, reproduce):
     app.command()(command)
 app.add_typer(budget, name="budget")
 app.add_typer(bench, name="bench")

@@ -47,7 +47,7 @@ def _own(path: Path, rounds: int) -> Proof:
     from dpsrm.audit.setups import read_setup
 
     found = read_setup(path)
-    with _bar(path.name) as advance:
+    with bar(path.name) as advance:
         return prove_setup(found.model, found.losses, found.data, found.settings, rounds=rounds, progress=advance)
 
 
@@ -56,7 +56,7 @@ def _library(*, everything: bool) -> dict[str, Proof]:
     from dpsrm.audit.cases import quick, trials
 
     chosen, found = list(trials()) if everything else quick(), {}
-    with _bar("proofs") as advance:
+    with bar("proofs") as advance:
         for number, trial in enumerate(chosen):
             advance(number, len(chosen))
             found[str(trial)] = trial.prove()
@@ -64,12 +64,12 @@ def _library(*, everything: bool) -> dict[str, Proof]:
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Any]:
+def bar(title: str) -> Iterator[Any]:
     """A bar that is told (done, of how many)."""
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
-    with Progress(*columns, TimeElapsedColumn(), console=err) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with Progress(*columns, TimeElapsedColumn(), console=err) as shown:
+        task = shown.add_task(title, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
 def _facts(name: str, proof: Proof) -> dict[str, Any]:
