@@ -20,6 +20,7 @@ soak: .venv/installed-dev  ## 500 kills of a training, 100 times the fuzzing; ho
 
 mutants: .venv/installed-dev  ## break privacy-critical lines one at a time: a test must notice each
 	$(BIN)/python tests/mutants/run.py
+	$(BIN)/python tests/mutants/privacy/run.py
 
 check: .venv/installed-dev  ## linters, types, layers
 	$(BIN)/ruff check .

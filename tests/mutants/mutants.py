@@ -31,12 +31,17 @@ class Mutant:
         return (package / self.file).read_text(encoding="utf-8").replace(self.old, self.new)
 
 
-def mutants() -> list[Mutant]:
-    """All mutants, from the TOML files beside this one."""
+def mutants(folder: Path = HERE) -> list[Mutant]:
+    """All mutants, from the TOML files in a folder."""
     found = []
-    for path in sorted(HERE.glob("*.toml")):
+    for path in sorted(folder.glob("*.toml")):
         for body in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]:
             name = f"{path.stem}: {body['name']}"
-            tests = tuple(body["tests"])
+            tests = tuple(body.get("tests", ()))
             found.append(Mutant(name=name, file=body["file"], old=body["old"], new=body["new"], tests=tests))
     return found
+
+
+def privacy_bugs() -> list[Mutant]:
+    """The privacy bugs that `prove` and `audit` must find (tests/mutants/privacy/run.py)."""
+    return mutants(HERE / "privacy")

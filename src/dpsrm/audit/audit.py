@@ -84,7 +84,9 @@ def audit(
     start = time.monotonic()
     with quiet():
         observed = observe(target, progress=progress)
-        found, sure = (BOUNDS[bound](observed, confidence=level) for level in (confidence, SURE))
+        found = BOUNDS[bound](observed, confidence=confidence)
+        many = {"guesses": len(observed.signs_m) // 4} if bound == "one-run" else {}
+        sure = BOUNDS[bound](observed, confidence=SURE, **many)
     return AuditResult(
         target=target,
         observed=observed,

@@ -59,7 +59,7 @@ def guess_bound(
         return refutes(curve(plan, louder), m=m, r=r, v=v, confidence=confidence)
 
     strict = one_run_epsilon(m=m, r=r, v=v, delta=_delta(plan), confidence=confidence)
-    found = max(strict, epsilon_at(plan, _least(refuted)))
+    found = max(strict, epsilon_at(plan, least_refuted(refuted)))
     return Bound(epsilon=found, confidence=confidence, strict=strict, canaries=m, guesses=r, right=v)
 
 
@@ -111,13 +111,19 @@ def _with_noise(plan: Plan, mu: float, shares: float) -> float:
     return _epsilon(_changed(plan, changed), _delta(plan))
 
 
-def curve(plan: Plan, louder: float) -> Inverse:
-    """f̄⁻¹ of the plan with `louder` times its noise, from the accountant's δ(ε)."""
-    spending, proof = _louder(plan, louder), accountant("pld")
-    most = max(1.0, 3 * _epsilon(spending, _delta(plan)))
+@lru_cache(maxsize=1024)
+def _curve(spending: Spending, delta: float) -> Inverse:
+    """f̄⁻¹ of a spending, from the accountant's δ(ε)."""
+    proof = accountant("pld")
+    most = max(1.0, 3 * _epsilon(spending, delta))
     epsilons = np.concatenate([np.linspace(0.0, most / 3, _PROFILE // 2), np.linspace(most / 3, most, _PROFILE // 2)])
     deltas = [proof.delta(spending, float(epsilon)).delta for epsilon in epsilons]
     return profile_inverse(epsilons.tolist(), deltas)
+
+
+def curve(plan: Plan, louder: float) -> Inverse:
+    """f̄⁻¹ of the plan with `louder` times its noise."""
+    return _curve(_louder(plan, louder), _delta(plan))
 
 
 def epsilon_at(plan: Plan, louder: float | None) -> float:
@@ -155,7 +161,7 @@ def _epsilon(spending: Spending, delta: float) -> float:
     return accountant("pld").epsilon(spending, delta).epsilon
 
 
-def _least(refuted: Callable[[float], bool]) -> float | None:
+def least_refuted(refuted: Callable[[float], bool]) -> float | None:
     """The least noise, in units of the claimed one and within 1 %, whose curve is refuted; None if none is."""
     low, high = 0.25, 16.0
     if not refuted(high):

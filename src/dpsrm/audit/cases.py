@@ -175,7 +175,7 @@ def quick() -> list[Trial]:
     wanted = [
         Trial("linear", "srm", "linear", *PROMISES[0]),
         Trial("mlp", "srm", "ghost", *PROMISES[0]),
-        Trial("mlp", "srm-relative", "functional", *PROMISES[1]),
+        Trial("mlp", "srm-gamma", "functional", *PROMISES[0]),
         Trial("convolution", "srm", "ghost", *PROMISES[2]),
         Trial("tied words", "srm", "ghost", *PROMISES[0]),
         Trial("frozen trunk", "sgd-auto", "ghost", *PROMISES[1]),

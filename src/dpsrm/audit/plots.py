@@ -13,6 +13,7 @@ from dpsrm.core.extras import need_extra
 if TYPE_CHECKING:
     from dpsrm.audit.audit import AuditResult
     from dpsrm.audit.black_box import BlackBox
+    from dpsrm.audit.repeated import RepeatedBlackBox
     from dpsrm.training import Plan
 
 _FEWEST = 1e-4
@@ -25,7 +26,7 @@ def audit_figure(result: AuditResult) -> Any:
     return _roc(result.observed.plan, scores, signs, title)
 
 
-def black_box_figure(found: BlackBox, title: str) -> Any:
+def black_box_figure(found: BlackBox | RepeatedBlackBox, title: str) -> Any:
     """The membership test's ROC against the most that the claim allows; log scale."""
     return _roc(found.plan, found.scores, found.signs_m, title)
 

@@ -210,3 +210,26 @@ def _show(found: dict[str, object], *, as_json: bool) -> None:
         print_json(found)
     else:
         out.print(found)
+
+
+@bench.command()
+def audit(
+    data_dir: Annotated[Path, typer.Option(help="Folder of the data; mnist/ must be in it.")] = Path("data"),
+    rows: Annotated[Path, typer.Option("--out", help="Results, as JSON; what is there is not made again.")] = Path(
+        "audit-results.json"
+    ),
+    runs: Annotated[int, typer.Option(help="Runs of the black box.", min=100)] = 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Power and false alarms of audits, and a black-box attack on a small CNN; minutes.
+
+    Example: dpsrm bench audit --data-dir data --out docs/audit-results.json
+    """
+    from dpsrm.bench.audit import run
+
+    with err.status("auditing"):
+        found = run(data_dir, rows, runs=runs)
+    if as_json:
+        print_json(found)
+    else:
+        out.print(found)
