@@ -32,8 +32,8 @@ METHODS: dict[str, Method] = {
     "rrpsgd": Rrpsgd(),
     "disk": Disk(),
     "spider": Spider(period=3),
-    "agd": Agd(candidates=4),
-    "agd-exponential": Agd(candidates=4, selection="exponential"),  # type: ignore[arg-type]
+    "agd": Agd(candidates=4, max_loss=1.0),
+    "agd-exponential": Agd(candidates=4, max_loss=1.0, selection="exponential"),  # type: ignore[arg-type]
 }
 PROMISES = (
     (Scheme.POISSON, Adjacency.REPLACE_ONE),
@@ -168,6 +168,7 @@ def trials() -> Iterator[Trial]:
         yield Trial(model, "sgd-auto", "ghost", scheme, adjacency)
     for scheme, adjacency in PROMISES:
         yield Trial("logistic", "srm", "linear", scheme, adjacency)
+        yield Trial("linear", "srm-gamma", "functional", scheme, adjacency)
 
 
 def quick() -> list[Trial]:
@@ -175,9 +176,9 @@ def quick() -> list[Trial]:
     wanted = [
         Trial("linear", "srm", "linear", *PROMISES[0]),
         Trial("mlp", "srm", "ghost", *PROMISES[0]),
-        Trial("mlp", "srm-gamma", "functional", *PROMISES[0]),
+        Trial("linear", "srm-gamma", "functional", *PROMISES[0]),
         Trial("convolution", "srm", "ghost", *PROMISES[2]),
-        Trial("tied words", "srm", "ghost", *PROMISES[0]),
+        Trial("tied words", "srm", "ghost", *PROMISES[1]),
         Trial("frozen trunk", "sgd-auto", "ghost", *PROMISES[1]),
         Trial("mlp", "sgd-momentum", "loop", *PROMISES[2]),
         Trial("linear", "spider", "linear", *PROMISES[1]),
