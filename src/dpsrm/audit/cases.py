@@ -169,6 +169,7 @@ def trials() -> Iterator[Trial]:
     for scheme, adjacency in PROMISES:
         yield Trial("logistic", "srm", "linear", scheme, adjacency)
         yield Trial("linear", "srm-gamma", "functional", scheme, adjacency)
+        yield Trial("linear", "agd", "ghost", scheme, adjacency)
 
 
 def quick() -> list[Trial]:
@@ -182,7 +183,7 @@ def quick() -> list[Trial]:
         Trial("frozen trunk", "sgd-auto", "ghost", *PROMISES[1]),
         Trial("mlp", "sgd-momentum", "loop", *PROMISES[2]),
         Trial("linear", "spider", "linear", *PROMISES[1]),
-        Trial("mlp", "agd", "ghost", *PROMISES[1]),
+        Trial("linear", "agd", "ghost", *PROMISES[0]),
         Trial("linear", "agd-exponential", "linear", *PROMISES[0]),
     ]
     assert set(wanted) <= set(trials())
