@@ -1,5 +1,7 @@
 """Every benchmark runs at its smallest size and answers in one object."""
 
+import json
+import re
 import subprocess
 
 import pytest
@@ -32,6 +34,33 @@ def test_gradients(answer, tmp_path):
     assert body["one_point"]["ratio_to_plain_pass"] > 0
     assert body["peak_memory_ratio"] is None
     assert (tmp_path / "x.svg").stat().st_size > 1000
+
+
+def measured_rows():
+    """The table of docs/performance.md, from the figures as the command printed them."""
+    rows = []
+    for line in (ROOT / "results" / "models.jsonl").read_text().splitlines():
+        found = json.loads(line)
+        one = found["one_point"]
+        cells = [
+            found["ratio_to_two_plain_passes"],
+            found["ratio_to_two_channels_last_passes"],
+            one["ratio_to_plain_pass"],
+            one["ratio_to_channels_last_pass"],
+            found["peak_memory_ratio"],
+            found["speedup_over_opacus"],
+            one["speedup_over_opacus"],
+            one["speedup_over_opacus_ghost"],
+        ]
+        shown = " | ".join("–" if cell is None else f"{cell:.2f}" for cell in cells)
+        rows.append(f"| {found['model']} | {found['batch']} | {shown} |")
+    return rows
+
+
+def test_the_table_of_models_in_the_docs():
+    page = (ROOT / "docs" / "performance.md").read_text()
+    (table,) = re.findall(r"<!-- models -->\n(.*?)\n<!-- end -->", page, re.S)
+    assert table.splitlines()[2:] == measured_rows()
 
 
 def test_memory():
