@@ -27,7 +27,9 @@ def test_the_same_sum(name, model, points):
 
 @pytest.mark.parametrize("model", ["bert", "gpt2", "convnext"])
 def test_what_it_cannot_run(model):
-    """BERT's and GPT-2's positions have one row for all examples (its issue 841); ConvNeXt's gain is counted twice."""
+    """BERT's and GPT-2's positions have one row for all examples (its issue 841). Of ConvNeXt, whose second strided
+    convolution follows a permuted norm, its per-example gradients do not add up to the gradient.
+    """
     with pytest.raises((RuntimeError, ValueError, NotImplementedError, AttributeError)):
         variant("opacus", model, 3, points=1)()
     assert torch.isfinite(variant("ours", model, 3, points=1)().secret).all()
