@@ -48,10 +48,9 @@ def _goals(found: Sequence[TableResult]) -> str:
         here = [one for one in found if one.epsilon == epsilon]
         loss, error = (sum(one.ahead()[at] for one in here) for at in (0, 1))
         share = statistics.median(one.share(one.losses["rule"]) for one in here)
-        lines.append(
-            f"- ε = {epsilon:g}, {len(here)} of {len(PUBLIC_TABLES)} tables done: median share {share:.1%}; ahead of every rival in loss on {loss}, "
-            f"in error on {error}."
-        )
+        done = f"{len(here)} of {len(PUBLIC_TABLES)} tables done"
+        ahead = f"ahead of every rival in loss on {loss}, in error on {error}"
+        lines.append(f"- ε = {epsilon:g}, {done}: median share {share:.1%}; {ahead}.")
     longest = max(found, key=lambda one: one.seconds)
     lines.append(
         f"- The slowest untuned run: {longest.table} ({longest.n} records), {longest.seconds:.1f} s of one core."
