@@ -37,3 +37,17 @@ def test_the_three_ways_on_one_split():
     assert len(unit.rows) + len(test) == len(panel.ids)
     assert group.epsilon == 1.0
     assert _ranks(unit.unit)[:1].tolist() == [0]
+
+
+def test_estimators_take_units():
+    pytest.importorskip("sklearn")
+    import numpy as np
+
+    from dpsrm.sklearn import PrivateLogisticRegression
+
+    rng = np.random.default_rng(0)
+    X, who = rng.normal(size=(400, 3)), rng.integers(0, 100, 400)
+    model = PrivateLogisticRegression(epsilon=3.0, delta=1e-4, bounds=(-3, 3), classes=[0, 1], steps=5, batch_size=30)
+    model.fit(X, (X[:, 0] > 0).astype(int), unit=who)
+    assert model.run_.plan.n == len(set(who.tolist()))
+    assert model.run_.plan.privacy.rows_per_unit == 8

@@ -65,6 +65,30 @@ def gradients(
 
 
 @bench.command()
+def units(
+    panels: Annotated[str, typer.Option(help="Panels, e.g. wagepan,made-up; by default all.")] = "",
+    rows: Annotated[
+        Path, typer.Option("--out", help="Write every run here, as JSON lines; goes on where it stopped.")
+    ] = Path("units.jsonl"),
+    cost: Annotated[bool, typer.Option(help="Instead: what a step over persons costs, against records.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Protecting a person with all their rows, against group privacy and one row of each, on panels.
+
+    Example: dpsrm bench units --out results/units.jsonl
+    """
+    from dpsrm.bench.panels import PANELS
+    from dpsrm.bench.unit_cost import run as run_cost
+    from dpsrm.bench.units import run, summary
+
+    names = [name.strip() for name in panels.split(",") if name.strip()] or list(PANELS)
+    need(set(names) <= set(PANELS), f"panels are {', '.join(PANELS)}", got=names)
+    with err.status("measuring"):
+        found = run_cost() if cost else summary(run(names, rows))
+    _show({"rows": found}, as_json=as_json)
+
+
+@bench.command()
 def defaults(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
     tables: Annotated[str, typer.Option(help="Tables, e.g. rand,digits; by default all.")] = "",

@@ -32,7 +32,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """Parameters of every private estimator.
 
     Args:
-        epsilon, delta: the promise of one fit, for replacing one record.
+        epsilon, delta: the promise of one fit, for replacing one record (or one unit: `fit(X, y, unit=ids)`).
         bounds: what is public about the columns of an array: (low, high), each a number or one per column; "record" to
             scale each record to norm 1; "data" to read them from the records, with a warning; None: columns are
             encoded by fixed knots that suit any scale. Sparse matrices are always scaled by record.
@@ -50,7 +50,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _train(self, loaded: Loaded, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0, read: str = "") -> None:
         """Train on the records and keep the run; `read` says which public fact was read from the records."""
         seed = self._seed()
-        settings, shape, choices = self.asked(len(loaded.records), classes=len(loaded.classes), seed=seed)
+        settings, shape, choices = self.asked(loaded.n, classes=len(loaded.classes), seed=seed)
         settings = choose(settings, shape, replace(choices, regulariser=regulariser))
         model = Model(kind=self._kind, hidden=tuple(hidden)) if hidden else Model(kind=self._kind)
         module = model.build(
@@ -66,6 +66,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             settings,
             out=self._folder(),
             about={"model": plain(model), "preprocessing": known},
+            unit=loaded.units,
         )
         self.encoder_ = loaded.encoder
         self.n_iter_ = self.run_.plan.schedule.steps

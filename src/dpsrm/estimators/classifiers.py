@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from dpsrm.core.errors import need
 from dpsrm.core.extras import need_extra
+from dpsrm.data import Units
 from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak
 from dpsrm.training.predict import chosen_places, class_probabilities
@@ -55,7 +57,7 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
         merits: npt.NDArray[np.float64] = (self.predict(X) == column_or_1d(y)).astype(np.float64)
         return merits
 
-    def _fit(self, X: Any, y: Any, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
+    def _fit(self, X: Any, y: Any, *, unit: Any, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
         """Check, encode, train."""
         need(y is not None, "this estimator requires y to be passed, but the target y is None")
         X = self._checked(X, fitting=True)
@@ -63,7 +65,8 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
         codes, read = self._codes(y)
         names = tuple(str(name) for name in self.classes_)
         loaded = self._load(X, torch.from_numpy(codes), classes=names)
-        self._train(loaded, hidden=hidden, regulariser=regulariser, read=read)
+        units = None if unit is None else Units.of(unit)
+        self._train(replace(loaded, units=units), hidden=hidden, regulariser=regulariser, read=read)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """The most probable class of each record."""
@@ -142,9 +145,12 @@ class PrivateLogisticRegression(_PrivateClassifier):
         self.out = out
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> PrivateLogisticRegression:
-        """Train on the records; the model is (ε, δ)-DP."""
-        self._fit(X, y, regulariser=self.penalty)
+    def fit(self, X: Any, y: Any, *, unit: Any = None) -> PrivateLogisticRegression:
+        """Train on the records; the model is (ε, δ)-DP.
+
+        With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
+        """
+        self._fit(X, y, unit=unit, regulariser=self.penalty)
         return self
 
     @property
@@ -207,7 +213,10 @@ class PrivateMLPClassifier(_PrivateClassifier):
         self.out = out
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> PrivateMLPClassifier:
-        """Train on the records; the model is (ε, δ)-DP."""
-        self._fit(X, y, hidden=self.hidden)
+    def fit(self, X: Any, y: Any, *, unit: Any = None) -> PrivateMLPClassifier:
+        """Train on the records; the model is (ε, δ)-DP.
+
+        With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
+        """
+        self._fit(X, y, unit=unit, hidden=self.hidden)
         return self

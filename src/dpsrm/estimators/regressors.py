@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from dpsrm.core.errors import need
 from dpsrm.core.extras import need_extra
+from dpsrm.data import Units
 from dpsrm.data.ranges import TargetRange
 from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak
@@ -49,14 +51,15 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         merits: npt.NDArray[np.float64] = np.clip(1 - misses**2, 0.0, 1.0)
         return merits
 
-    def _fit(self, X: Any, y: Any, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
+    def _fit(self, X: Any, y: Any, *, unit: Any, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
         """Check, encode, train."""
         need(y is not None, "this estimator requires y to be passed, but the target y is None")
         X = self._checked(X, fitting=True)
         check_consistent_length(X, y)
         targets, read = self._numbers(y)
         loaded = self._load(X, torch.from_numpy(targets), classes=(), target_range=self.target_range_)
-        self._train(loaded, hidden=hidden, regulariser=regulariser, read=read)
+        units = None if unit is None else Units.of(unit)
+        self._train(replace(loaded, units=units), hidden=hidden, regulariser=regulariser, read=read)
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """A number for each record, inside the target's range."""
@@ -123,9 +126,12 @@ class PrivateLinearRegression(_PrivateRegressor):
         self.out = out
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> PrivateLinearRegression:
-        """Train on the records; the model is (ε, δ)-DP."""
-        self._fit(X, y, regulariser=self.penalty)
+    def fit(self, X: Any, y: Any, *, unit: Any = None) -> PrivateLinearRegression:
+        """Train on the records; the model is (ε, δ)-DP.
+
+        With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
+        """
+        self._fit(X, y, unit=unit, regulariser=self.penalty)
         return self
 
 
@@ -172,7 +178,10 @@ class PrivateMLPRegressor(_PrivateRegressor):
         self.out = out
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> PrivateMLPRegressor:
-        """Train on the records; the model is (ε, δ)-DP."""
-        self._fit(X, y, hidden=self.hidden)
+    def fit(self, X: Any, y: Any, *, unit: Any = None) -> PrivateMLPRegressor:
+        """Train on the records; the model is (ε, δ)-DP.
+
+        With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
+        """
+        self._fit(X, y, unit=unit, hidden=self.hidden)
         return self
