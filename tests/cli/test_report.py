@@ -86,3 +86,12 @@ def test_verify_names_a_page_that_lies_though_every_digest_is_right(run, answer,
     result = dpsrm("verify", run.path)
     assert result.code == 1
     assert "report.html does not say what the ledger proves" in result.stdout
+
+
+def test_compare_writes_a_page(run, answer, tmp_path):
+    run.write_json(run.private / "metrics.json", {"test": {"auc": 0.75}})
+    answer("compare", run.path, run.path, "--page", tmp_path / "compared.html")
+    text = (tmp_path / "compared.html").read_text()
+    assert text.count("0.7500") == 2
+    assert "not for publication" in text
+    assert (tmp_path / "compared.html").stat().st_mode & 0o077 == 0

@@ -14,6 +14,8 @@ from rich.table import Table
 from dpsrm.cli.show import err, out, print_json, save_figure
 from dpsrm.core.errors import need
 from dpsrm.core.extras import need_extra
+from dpsrm.core.files import write_atomically
+from dpsrm.report.compared import comparison_page
 from dpsrm.report.journal import METRICS
 from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.toml import read_toml
@@ -26,6 +28,7 @@ _SHOWN = ("method", "steps", "batch", "learning_rate")
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     plot: Annotated[Path | None, typer.Option(help="Draw the first measure against ε into this file.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the table as a page, for yourself, to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Runs side by side: ε, method, schedule, and what was measured on test records (in private/: for your eyes only).
@@ -37,6 +40,8 @@ def compare(
     if plot is not None:
         need(bool(measures), "a plot needs runs that were tested", remedy="train with --test, and keep private/")
         _draw(rows, measures[0], plot)
+    if page is not None:
+        write_atomically(page, comparison_page(rows, measures).encode(), mode=0o600)
     if as_json:
         print_json({"runs": rows, "best": _best(rows, measures)})
         return
