@@ -19,10 +19,7 @@ MAKERS |= {torch.randint, torch.randperm, torch.eye, torch.linspace, torch.as_te
 
 
 class Placed(TorchFunctionMode):
-    """Fails when a tensor is made without a device, and remembers that it looked.
-
-    A zero without dimensions may be anywhere: torch mixes such tensors with those of any device.
-    """
+    """Fails when a tensor is made without a device, and remembers that it looked."""
 
     def __init__(self):
         super().__init__()
@@ -31,8 +28,7 @@ class Placed(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         self.seen += 1
         if func in MAKERS and "device" not in (kwargs or {}):
-            single = func is torch.zeros and args == ((),)
-            assert single or any(isinstance(a, torch.Tensor) for a in args), f"{func.__name__} without a device"
+            assert any(isinstance(a, torch.Tensor) for a in args), f"{func.__name__} without a device"
         return func(*args, **(kwargs or {}))
 
 

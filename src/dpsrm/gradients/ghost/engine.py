@@ -19,6 +19,7 @@ from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, as_batch, copies, dense, example, examples, groups, padded, rows, shapes
 from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
+from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.ghost.assemble import agree, blocks
 from dpsrm.gradients.ghost.blocks import Block, Measure
 from dpsrm.gradients.ghost.lengths import Length, lengths, measure_parts
@@ -31,9 +32,9 @@ from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
 
 _log = logging.getLogger(__name__)
-_CACHED, _MOST, _FEW = 2**21, 2**25, 16
+_CACHED, _MOST, _FEW, _ON_GPU = 2**21, 2**25, 16, 2**27
 """Numbers recorded at once per point: about 8 MB of float32, so that they stay in the cache; up to 128 MB only to keep
-pieces of a few examples together, because the parameters are read once per piece."""
+pieces of a few examples together, because the parameters are read once per piece; 512 MB on a GPU."""
 _WRITTEN = 2**25
 """Numbers of written-out gradients at once per point: 128 MB of float32."""
 
@@ -83,6 +84,8 @@ class GhostEngine:
         self.objective = objective
         self.max_physical_batch = max_physical_batch
         self.steady, self._expected = steady, expected
+        on_host = next(objective.module.parameters()).device.type == "cpu"
+        self._cached = _CACHED if on_host else _ON_GPU
         self._notice = notice
         self._looks: dict[tuple[torch.Size, ...], Look] = {}
         self._sizes: dict[tuple[torch.Size, ...], int] = {}
@@ -103,7 +106,7 @@ class GhostEngine:
         if seen.reason:
             self._add_rows(tally, batch, draws)
             return
-        each = self.max_physical_batch or _automatic(seen, count)
+        each = self.max_physical_batch or _automatic(seen, count, self._cached)
         each = each if tally.steady else self._size(tally.query, batch, seen)
         for start in range(0, count, each):
             draws.rewind()
@@ -125,7 +128,7 @@ class GhostEngine:
     def _size(self, query: Query, batch: Batch, seen: Look) -> int:
         """How many examples of this shape make a piece, if places may shift; tried out once."""
         if shapes(batch) not in self._sizes:
-            size = self.max_physical_batch or piece_size(_most(seen), self._expected)
+            size = self.max_physical_batch or piece_size(_most(seen, self._cached), self._expected)
             tried = probes(query.points, example(batch, 0)) if size > 1 else ()
             asked = ((replace(query, points=points), copies(one, size)) for points, one in tried)
             free = all(self._placeless(each, equal) for each, equal in asked)
@@ -190,10 +193,10 @@ class GhostEngine:
 
     def _recordings(self, query: Query, batch: Batch, *, steady: bool) -> list[Recording]:
         """One pass per point, all with the same random numbers."""
-        state = torch.get_rng_state()
+        state = rng_states()
         recordings = []
         for point_P in query.points:
-            torch.set_rng_state(state)
+            set_rng_states(state)
             recordings.append(record(self.objective, point_P, batch, steady=steady))
         return recordings
 
@@ -205,12 +208,12 @@ class GhostEngine:
             compare_parts(self.objective, query, example(batch, i), seen)
 
 
-def _automatic(seen: Look, examples: int) -> int:
+def _automatic(seen: Look, examples: int, cached: int) -> int:
     """How many examples at once; pieces of equal size."""
-    return math.ceil(examples / max(1, round(examples / _most(seen))))
+    return math.ceil(examples / max(1, round(examples / _most(seen, cached))))
 
 
-def _most(seen: Look) -> int:
-    """How many examples at most, by the numbers that each records and writes out per point."""
+def _most(seen: Look, cached: int) -> int:
+    """How many examples at most, by the numbers that each records (of at most `cached`) and writes out per point."""
     numbers, rows = max(1, seen.numbers), max(1, seen.rows)
-    return max(1, min(max(_CACHED // numbers, min(_FEW, _MOST // numbers)), _WRITTEN // rows))
+    return max(1, min(max(cached // numbers, min(_FEW, _MOST // numbers)), _WRITTEN // rows))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from dpsrm.core.errors import DpsrmError, IsolationError
 from dpsrm.gradients.batch import Batch
+from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.ghost.recording import record
 from dpsrm.gradients.ghost.terms import Rows
 from dpsrm.gradients.objective import Objective, Way
@@ -33,7 +33,7 @@ class Look:
 
 def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
     """Record one example and see what leaks."""
-    state = torch.get_rng_state()
+    state = rng_states()
     try:
         first = record(objective, point_P, one)
         if first.leaks:
@@ -51,7 +51,7 @@ def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
     except (RuntimeError, ValueError, IndexError) as error:
         return Look(_short(error))
     finally:
-        torch.set_rng_state(state)
+        set_rng_states(state)
     written = [found for found in terms.values() if any(isinstance(term, Rows) for term in found)]
     return Look(numbers=first.numbers, rows=sum(found[0].rows().shape[1] for found in written))
 
