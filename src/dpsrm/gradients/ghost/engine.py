@@ -155,7 +155,11 @@ class GhostEngine:
             found = look(self.objective, query.points[0], as_batch(example(batch, 0)))
             if found.reason and not any(other.reason for other in self._looks.values()):
                 self._notice(f"torch.func computes every gradient, more slowly, because of {found.reason}")
-            _log.info("up to %d examples at a time: each holds %d numbers", _most(found), found.numbers + found.rows)
+            _log.info(
+                "up to %d examples at a time: each holds %d numbers",
+                _most(found, self._cached),
+                found.numbers + found.rows,
+            )
             self._looks[shapes(batch)] = found
         return found
 
