@@ -107,7 +107,7 @@ def test_what_is_given_wins(tmp_path, answer, libsvm, given, kept):
 
 def test_plan_tells_the_default(dpsrm):
     told = dpsrm("plan", "--n", 32561, *BUDGET, "--batches", 500, "--accountants", "rdp")
-    assert "batch 2048, 771 steps of size 8" in " ".join(told.stdout.split())
+    assert "two classes: 771 steps of 2048 records, learning rate 8" in " ".join(told.stdout.split())
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the benchmark datasets are not beside this checkout")

@@ -31,7 +31,7 @@ def _quiet(caplog):
     caplog.set_level(logging.ERROR, logger="dpsrm")
 
 
-@pytest.mark.filterwarnings("default::dpsrm.sklearn.PrivacyLeakWarning")
+@pytest.mark.filterwarnings("ignore::dpsrm.sklearn.PrivacyLeakWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda estimator: EXPECTED)
 def test_scikit_learns_checks(estimator, check):

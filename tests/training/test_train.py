@@ -173,7 +173,7 @@ def test_a_ledger_that_differs_from_the_plan_is_reported(tmp_path, monkeypatch):
 
     seen, module = [], sys.modules["dpsrm.training.train"]
     real = module.prepare
-    monkeypatch.setattr(module, "prepare", lambda *args: seen.append(real(*args)) or seen[-1])
+    monkeypatch.setattr(module, "prepare", lambda *a, **k: seen.append(real(*a, **k)) or seen[-1])
     with pytest.raises(LedgerError, match="predicted"):
         train(
             objective.module,

@@ -76,7 +76,7 @@ def refutes(inverse: Inverse, *, m: int, r: int, v: int, confidence: float = 0.9
     up to more than 1, τ was too large: P[N ≥ v] < τ.
 
     >>> gdp = lambda y: gaussian_inverse(y, mu=1.0)
-    >>> refutes(gdp, m=1000, r=1000, v=690), refutes(gdp, m=1000, r=1000, v=730)
+    >>> refutes(gdp, m=1000, r=1000, v=900), refutes(gdp, m=1000, r=1000, v=930)
     (False, True)
     """
     tau = 1 - confidence

@@ -41,7 +41,7 @@ def reproduce(
     epsilon: Annotated[list[float] | None, typer.Option(help="Only this budget (may be repeated).")] = None,
     model: Annotated[list[str] | None, typer.Option(help='Only this model, as "CNN4 tanh" (may be repeated).')] = None,
     method: Annotated[list[str] | None, typer.Option(help='Only this row, as "DP-SRM" (may be repeated).')] = None,
-    sampling: Annotated[list[str] | None, typer.Option(help="Only under wor or poisson.")] = None,
+    under: Annotated[list[str] | None, typer.Option(help="Only the rows under wor or poisson.")] = None,
     from_results: Annotated[bool, typer.Option(help="Make table and figures without running anything.")] = False,
     docs: Annotated[
         Path | None, typer.Option(help="Write tables, figures and report here (else RESULTS/report).")
@@ -71,7 +71,7 @@ def reproduce(
     if problem == "does-it-help":
         reproduce_help(results, run=run, docs=where, as_json=as_json)
         return
-    asked = Asked(epsilon, model, method, sampling)
+    asked = Asked(epsilon, model, method, under)
     lab = Lab(data_folder(data_dir).resolve(), results)
     found: dict[str, list[TableRow]] = {}
     for name in FEATURE_SETS if problem == "features" else (problem,):
@@ -104,7 +104,7 @@ class Asked(NamedTuple):
     epsilon: list[float] | None
     model: list[str] | None
     method: list[str] | None
-    sampling: list[str] | None
+    under: list[str] | None
 
     def wanted(self, about: About, *, quick: bool) -> Wanted:
         """The same for a problem, whose budgets and models must be among those asked for."""
@@ -115,7 +115,7 @@ class Asked(NamedTuple):
             epsilons=(about.epsilons[1],) if quick and not budgets else budgets,
             models=_known(self.model, about.models, "model"),
             methods=tuple(self.method or ()),
-            samplings=_known(self.sampling, ("wor", "poisson"), "sampling"),
+            samplings=_known(self.under, ("wor", "poisson"), "under"),
         )
 
 

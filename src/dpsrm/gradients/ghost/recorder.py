@@ -37,8 +37,8 @@ class Recorder(TorchFunctionMode):
         self.names = {id(p): name for name, p in parameters.items()}
         self.derived = Derived(parameters)
         self.batch = batch
-        device = next(iter(parameters.values())).device
-        self.seed = torch.zeros((), requires_grad=True, device=device)
+        like = next(iter(parameters.values()), torch.empty(0, device="cpu"))
+        self.seed = torch.zeros((), requires_grad=True, device=like.device)
         self.example: Tensor | None = None
         self.calls: list[AnyCall] = []
         self._count: dict[tuple[str, tuple[str, ...]], int] = {}
