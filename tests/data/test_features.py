@@ -54,6 +54,27 @@ def test_images_go_one_by_one_where_places_matter(monkeypatch):
     assert torch.equal(found[1:], ImageFeatures(kind="place").of(images(3, (1, 8, 8))[1:]))
 
 
+def test_places_are_tried_without_a_record(monkeypatch):
+    """Whether images go one by one must not follow from a record: what is tried is the same for other images."""
+    tried = []
+
+    def plain(shape):
+        def extract(x):
+            tried.append(x.clone())
+            return x.repeat(1, 3, 1, 1)
+
+        return extract
+
+    monkeypatch.setitem(features.EXTRACTORS, "plain", plain)
+    seen = []
+    for seed in (0, 1):
+        ImageFeatures(kind="plain").of(images(3, (1, 8, 8), seed=seed))
+        seen.append(torch.cat(tried[:-1]))
+        tried.clear()
+    assert torch.equal(*seen)
+    assert len(seen[0]) == 4 * features.PIECE
+
+
 def test_histograms_of_gradients_against_loops():
     """The definition, pixel by pixel: the strongest channel votes for two directions; 4 × 4 cells, 2 × 2 blocks."""
     image = images(1, (2, 12, 8))[0].double() / 255
