@@ -16,7 +16,7 @@ from dpsrm.core.errors import need
 from dpsrm.core.extras import need_extra
 from dpsrm.core.files import write_atomically
 from dpsrm.report.compared import comparison_page
-from dpsrm.report.journal import METRICS
+from dpsrm.report.facts import METRICS
 from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.toml import read_toml
 from dpsrm.runs.verify import verify

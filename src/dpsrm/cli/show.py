@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dpsrm.core.errors import InputError
 from dpsrm.core.extras import need_extra
-from dpsrm.report.journal import METRICS
+from dpsrm.report.facts import METRICS
 
 out = Console()
 err = Console(stderr=True)

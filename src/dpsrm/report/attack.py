@@ -1,4 +1,4 @@
-"""What ε and δ mean for an attacker who knows everything but which of two datasets was used.
+"""What ε and δ mean for an attacker who knows everything but which of two datasets was used, and how ε grew.
 
 All figures follow from δ(ε), which the accountant proves, on a few ε: each is a bound, whatever the attack.
 """
@@ -12,7 +12,9 @@ from functools import lru_cache
 
 from dpsrm.accounting import accountant
 from dpsrm.core.events import Charge, Spending
+from dpsrm.report.charts import Axis, Chart, Curve
 from dpsrm.report.facts import RunFacts
+from dpsrm.report.markup import Markup, section, table, tag
 
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
 """Where the table looks."""
@@ -98,3 +100,89 @@ def _first(spending: Spending, count: int) -> Spending:
             charges.append(Charge(charge.event, taken))
         left -= taken
     return Spending.of(charges, adjacency=spending.adjacency)
+
+
+def attacker(attack: Attack | None) -> Markup:
+    """What ε and δ mean for somebody who tries."""
+    if attack is None:
+        return section("For an attacker", tag("p", "Nothing limits what an attacker can learn."), name="attacker")
+    rows = [(f"{100 * rate:g} %", f"{100 * attack.true_positives(rate):.3g} %") for rate in FALSE_POSITIVES]
+    words = (
+        "Suppose somebody knows every other record, has two candidates for this one, holds both equally likely, and "
+        "sees all that was published. Whatever they do, their guess is right at most "
+        f"{100 * attack.accuracy:.1f} % of the time (a coin: 50 %)."
+    )
+    return section(
+        "What this means for an attacker",
+        tag("p", words),
+        table("How often a guess can be right", ("false alarms", "true positives, at most"), rows),
+        tag("div", _roc(attack), _posterior(attack), class_="charts"),
+        name="attacker",
+    )
+
+
+def _roc(attack: Attack) -> Markup:
+    """True against false positives."""
+    rates = [10 ** (-3 + 3 * k / 30) for k in range(31)]
+    found = [(rate, attack.true_positives(rate)) for rate in rates]
+    chart = Chart(
+        name="roc",
+        title="Finding a record",
+        alternative=f"The most true positives any attack reaches: at 1 % false alarms "
+        f"{100 * attack.true_positives(0.01):.3g} %. Guessing gives 1 %. Logarithmic axes.",
+        x=Axis(label="false positives", low=1e-3, high=1.0, log=True),
+        y=Axis(label="true positives", low=1e-3, high=1.0, log=True),
+        curves=[
+            Curve(name="at most", points=found),
+            Curve(name="guessing", points=[(1e-3, 1e-3), (1.0, 1.0)], guess=True),
+        ],
+    )
+    return chart.render()
+
+
+def _posterior(attack: Attack) -> Markup:
+    """How far belief can move from one half."""
+    least = 1e-9
+    odds = [max(attack.epsilons[-1], 0.1) * k / 20 for k in range(1, 21)]
+    beliefs = [1 / (1 + math.exp(-min(each, 36.0))) for each in odds]
+    found = [(belief, max(attack.exceeds(belief), least)) for belief in beliefs]
+    last = found[-1][0]
+    chart = Chart(
+        name="posterior",
+        title="From a belief of one half",
+        alternative=f"How often, at most, the belief in the truth rises above a value; above {100 * last:.3g} % with "
+        f"probability {found[-1][1]:.1e} or less. Logarithmic upright axis.",
+        x=Axis(label="belief after looking", low=0.5, high=max(last, 0.501)),
+        y=Axis(
+            label="probability",
+            low=min(1e-3, max(least, 10 ** math.floor(math.log10(found[-1][1])))),
+            high=1.0,
+            log=True,
+        ),
+        curves=[Curve(name="at most", points=found)],
+    )
+    return chart.render()
+
+
+def over_run(facts: RunFacts) -> Markup:
+    """ε along the run."""
+    points = epsilon_over_run(facts)
+    if len(points) < 3:
+        if facts.promised is None:
+            return Markup("")
+        text = "The cost was fixed before the run began; what it released on the way does not change it."
+        return section("ε over the run", tag("p", text), name="run")
+    limit = facts.ledger.header.epsilon
+    last = points[-1]
+    curves = [Curve(name="spent", points=points)]
+    if limit is not None:
+        curves.append(Curve(name="allowed", points=[(0.0, limit), (last[0], limit)], guess=True))
+    chart = Chart(
+        name="spent",
+        title="ε over the run",
+        alternative=f"ε of the first releases at the same δ: it rises to {last[1]:.4g} after {last[0]:.0f}.",
+        x=Axis(label="releases", low=0.0, high=last[0]),
+        y=Axis(label="ε", low=0.0, high=1.1 * max(last[1], limit or 0.0)),
+        curves=curves,
+    )
+    return section("ε over the run", chart.render(), name="run")

@@ -1,16 +1,16 @@
-"""Everything a report must say, item by item, each with its value or an honest "not stated by the operator".
+"""Everything a report must say, item by item, and the model card that is made of the same items.
 
 The list is that of Ponomareva et al. 2023 (arXiv 2303.00654, §5.3) and NIST SP 800-226.
 """
 
 from __future__ import annotations
 
-from dpsrm.core.events import Adjacency
-from dpsrm.report.described import Item, model, native, trust
-from dpsrm.report.facts import RunFacts
-from dpsrm.runs.certificate import isolation_sentence
+import json
 
-UNSAID = "Not stated by the operator."
+from dpsrm.core.events import Adjacency
+from dpsrm.report.described import Item, model, native, said_by_operator, trust
+from dpsrm.report.facts import RunFacts, from_whom, not_protected, protected
+from dpsrm.runs.certificate import isolation_sentence
 
 
 def checklist(facts: RunFacts) -> dict[str, list[Item]]:
@@ -20,7 +20,7 @@ def checklist(facts: RunFacts) -> dict[str, list[Item]]:
         "The numbers behind it": native(facts),
         "Data and model": model(facts),
         "Trust, and what is not covered": trust(facts),
-        "Said by the operator": _said(facts),
+        "Said by the operator": said_by_operator(facts),
     }
 
 
@@ -112,24 +112,66 @@ def _proof(facts: RunFacts) -> list[Item]:
     ]
 
 
-_ASKED = (
-    ("purpose", "Purpose"),
-    ("source", "Where the data comes from, and how it was collected"),
-    ("other_releases", "Other releases of the same data"),
-    ("tuning", "Tuning on the same data"),
-    ("utility", "Utility, with its uncertainty"),
-    ("groups", "Groups for whom it is worse"),
-    ("contact", "Contact"),
-    ("license", "License"),
-)
+def model_card(facts: RunFacts) -> str:
+    """The card; what only the operator can say, and did not, stands as such."""
+    said = {item.key: item for group in checklist(facts).values() for item in group}
+    lines = [
+        *_front(said),
+        "# Model Card",
+        "",
+        protected(facts) if facts.promised is not None else f"**No privacy guarantee.** {protected(facts)}",
+        "",
+        "## Model Details",
+        "",
+        *_list(said, "model", "features", "target", "method", "statement_contact", "statement_license"),
+        "",
+        "## Uses",
+        "",
+        *_list(said, "statement_purpose"),
+        "",
+        "## Bias, Risks, and Limitations",
+        "",
+        *_list(said, "statement_groups"),
+        *(f"- Not protected: {_plain(text)}" for text in not_protected(facts)),
+        "",
+        "## How to Get Started with the Model",
+        "",
+        "```",
+        "dpsrm verify RUN && dpsrm predict RUN --data new.csv",
+        "```",
+        "",
+        "## Training Details",
+        "",
+        *_list(said, "statement_source", "records", "releases", "clips", "normalisation"),
+        "",
+        "### Privacy",
+        "",
+        f"- From whom: {from_whom(facts)}",
+        *_list(said, "formal", "unit", "adjacency", "delta_against_n", "accountant", "accesses"),
+        *_list(said, "statement_other_releases", "statement_tuning"),
+        "",
+        "## Evaluation",
+        "",
+        *_list(said, "statement_utility"),
+        "",
+        "The whole statement: `report.html`, and `statement.json` for machines.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def _said(facts: RunFacts) -> list[Item]:
-    """The [statement] section of the config."""
-    section = facts.section("statement")
-    found = []
-    for key, name in _ASKED:
-        text = section.get(key)
-        said = isinstance(text, str) and bool(text.strip())
-        found.append(Item(f"statement_{key}", name, str(text) if said else UNSAID, said))
-    return found
+def _front(said: dict[str, Item]) -> list[str]:
+    """The YAML head that a hub reads."""
+    license_ = said["statement_license"]
+    named = [f"license: {json.dumps(license_.text, ensure_ascii=False)}"] if license_.said else []
+    return ["---", "library_name: dpsrm", *named, "tags:", "- differential-privacy", "- pytorch", "---", ""]
+
+
+def _list(said: dict[str, Item], *keys: str) -> list[str]:
+    """Some items as a list; a run may have none of a kind."""
+    found = [said[key] for key in keys if key in said]
+    return [f"- **{item.name}:** {_plain(item.text)}" for item in found]
+
+
+def _plain(text: str) -> str:
+    """Text of the operator's in one line, so that it stays one item."""
+    return " ".join(text.replace("<", "&lt;").split())

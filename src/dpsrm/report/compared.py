@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpsrm.report.journal import METRICS
+from dpsrm.report.facts import METRICS
 from dpsrm.report.markup import page, section, table, tag
 
 

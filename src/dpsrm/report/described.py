@@ -1,4 +1,4 @@
-"""Items of the checklist that describe the run: its numbers, its model, and whom one must trust for what."""
+"""Items of the checklist that describe the run: its numbers, its model, whom one must trust, what the operator says."""
 
 from __future__ import annotations
 
@@ -109,3 +109,27 @@ def trust(facts: RunFacts) -> list[Item]:
             "figures and must not be published.",
         ),
     ]
+
+
+UNSAID = "Not stated by the operator."
+_ASKED = (
+    ("purpose", "Purpose"),
+    ("source", "Where the data comes from, and how it was collected"),
+    ("other_releases", "Other releases of the same data"),
+    ("tuning", "Tuning on the same data"),
+    ("utility", "Utility, with its uncertainty"),
+    ("groups", "Groups for whom it is worse"),
+    ("contact", "Contact"),
+    ("license", "License"),
+)
+
+
+def said_by_operator(facts: RunFacts) -> list[Item]:
+    """The [statement] section of the config."""
+    section = facts.section("statement")
+    found = []
+    for key, name in _ASKED:
+        text = section.get(key)
+        said = isinstance(text, str) and bool(text.strip())
+        found.append(Item(f"statement_{key}", name, str(text) if said else UNSAID, said))
+    return found

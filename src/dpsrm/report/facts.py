@@ -1,8 +1,9 @@
-"""What a report is made of: the published files of a run, read back without torch."""
+"""What a report is made of: the published files of a run, read back without torch, and the guarantee in plain words."""
 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from dpsrm.accounting import Guarantee
 from dpsrm.core.errors import InputError, LedgerError
-from dpsrm.core.events import GaussianRelease, Spending
+from dpsrm.core.events import Adjacency, GaussianRelease, Spending
 from dpsrm.core.files import read_limited
 from dpsrm.runs.certificate import prove, proved_spending
 from dpsrm.runs.closing import Closing
@@ -19,6 +20,8 @@ from dpsrm.runs.ledger import LedgerFacts, read_ledger
 from dpsrm.runs.toml import read_toml
 
 _LONGEST_HEADER = 2**24
+METRICS = {"log_loss": "log-loss", "auc": "AUC", "error": "0/1 error", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
+"""The measures, in the words of tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,3 +115,60 @@ def read_private_json(folder: RunFolder, name: str) -> dict[str, Any]:
     """A JSON file in `private/`, empty if it is not there."""
     path = folder.private / name
     return _json(read_limited(path, 2**24), name) if path.exists() else {}
+
+
+def headline(facts: RunFacts) -> str:
+    """One sentence that says what holds."""
+    promised = facts.promised
+    if promised is None:
+        return "This model carries no privacy guarantee."
+    unit, epsilon = facts.closing.unit, promised.epsilon
+    if epsilon <= 1:
+        strength = "a strong promise"
+    elif epsilon <= 10:
+        strength = "a moderate promise"
+    else:
+        strength = "a weak promise: above ε = 10 little is proved against a determined attacker"
+    return f"What anybody can learn from this model about {unit} is limited. At ε = {epsilon:.3g} this is {strength}."
+
+
+def protected(facts: RunFacts) -> str:
+    """What the promise covers."""
+    promised = facts.promised
+    if promised is None:
+        return "Nothing. Exact statistics of the records were used without noise (ε = ∞)."
+    factor = f"{math.exp(promised.epsilon):.3g}" if promised.epsilon < 700 else f"e^{promised.epsilon:.4g}"
+    change = "is replaced by any other" if _replaced(facts) else "is added or left out"
+    return (
+        f"Any {facts.closing.unit.removeprefix('one ')}, one at a time. If it {change}, no outcome becomes more than "
+        f"{factor} times as likely, but for a chance of {promised.delta:g} (ε = {promised.epsilon:.4g}, "
+        f"δ = {promised.delta:g})."
+    )
+
+
+def from_whom(facts: RunFacts) -> str:
+    """Who may look."""
+    if facts.promised is None:
+        return "From nobody."
+    return (
+        "From everybody who sees the published files, whatever else they know, even all other records. Not from the "
+        "operator, who holds the records."
+    )
+
+
+def not_protected(facts: RunFacts) -> list[str]:
+    """What the promise leaves out."""
+    seeded = [] if facts.ledger.header.private_randomness else ["Anything, from those who know the seed of this run."]
+    unit = facts.closing.unit
+    return [
+        *seeded,
+        f"Several records of one person together: the promise is for {unit}, one at a time.",
+        "What is true of people in general: that smokers are ill more often can be learned, and then said of a smoker.",
+        "The number of records, the settings, and what the operator declared public.",
+        "Choices made by looking at the data, other runs on it, and everything in private/.",
+    ]
+
+
+def _replaced(facts: RunFacts) -> bool:
+    """Whether neighbours differ by a replaced record."""
+    return facts.ledger.header.adjacency is Adjacency.REPLACE_ONE

@@ -1,4 +1,4 @@
-"""What a run publishes about itself: `report.html`, `statement.json` and `model_card.md`, from the same facts.
+"""What a run publishes about itself: `report.html`, `statement.json` and `model_card.md`, made and written.
 
 Guarantee: functions of the published ledger, config, environment and the shapes of the parameters alone, so nothing
 private can enter; no date, no address: made again, they are the same to the byte.
@@ -7,16 +7,19 @@ private can enter; no date, no address: made again, they are the same to the byt
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from dpsrm.report.attack import FALSE_POSITIVES, Attack, attack_on, epsilon_over_run
-from dpsrm.report.attacker import attacker
-from dpsrm.report.card import model_card
-from dpsrm.report.charts import Axis, Chart, Curve
-from dpsrm.report.checklist import checklist, formal
+from dpsrm.accounting import Guarantee
+from dpsrm.core.files import write_atomically
+from dpsrm.report.attack import FALSE_POSITIVES, Attack, attack_on, attacker, over_run
+from dpsrm.report.checklist import checklist, formal, model_card
 from dpsrm.report.described import Item
-from dpsrm.report.facts import RunFacts
+from dpsrm.report.facts import RunFacts, from_whom, headline, not_protected, protected, read_facts
 from dpsrm.report.markup import Markup, items, page, section, tag
-from dpsrm.report.words import from_whom, headline, not_protected, protected
+from dpsrm.report.operator import operator_page, read_journal
+from dpsrm.runs.certificate import render
+from dpsrm.runs.closing import Closing
+from dpsrm.runs.folder import RunFolder
 
 VERSION = 1
 """Of statement.json."""
@@ -39,7 +42,7 @@ def report(facts: RunFacts, attack: Attack | None) -> str:
         _top(facts),
         attacker(attack),
         _facts(facts),
-        _over_run(facts),
+        over_run(facts),
         _check(facts),
         note="Made by dpsrm from the run's ledger, config and environment alone; no private record was looked at for "
         "it. Exact figures on private or test records stand in private/report.html, which must not be published.",
@@ -87,30 +90,6 @@ def _facts(facts: RunFacts) -> Markup:
 def _said(item: Item) -> Markup:
     """An item's words; what was not stated looks like it."""
     return tag("span", item.text, class_=None if item.said else "unsaid")
-
-
-def _over_run(facts: RunFacts) -> Markup:
-    """ε along the run."""
-    points = epsilon_over_run(facts)
-    if len(points) < 3:
-        if facts.promised is None:
-            return Markup("")
-        text = "The cost was fixed before the run began; what it released on the way does not change it."
-        return section("ε over the run", tag("p", text), name="run")
-    limit = facts.ledger.header.epsilon
-    last = points[-1]
-    curves = [Curve(name="spent", points=points)]
-    if limit is not None:
-        curves.append(Curve(name="allowed", points=[(0.0, limit), (last[0], limit)], guess=True))
-    chart = Chart(
-        name="spent",
-        title="ε over the run",
-        alternative=f"ε of the first releases at the same δ: it rises to {last[1]:.4g} after {last[0]:.0f}.",
-        x=Axis(label="releases", low=0.0, high=last[0]),
-        y=Axis(label="ε", low=0.0, high=1.1 * max(last[1], limit or 0.0)),
-        curves=curves,
-    )
-    return section("ε over the run", chart.render(), name="run")
 
 
 def _check(facts: RunFacts) -> Markup:
@@ -167,3 +146,31 @@ def _statement(facts: RunFacts, attack: Attack | None) -> str:
         "items": said,
     }
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
+
+
+def publish_words(folder: RunFolder, closing: Closing) -> tuple[Guarantee | None, Closing]:
+    """Write all that a run says about itself; the guarantee, and `closing` with the digests of what was written.
+
+    A run killed here writes the same bytes again. The certificate comes last, because it names the others' digests.
+    """
+    facts = read_facts(folder, closing)
+    for name, content in documents(facts).items():
+        write_atomically(folder.path / name, content)
+    said = folder.digests(folder.statement, folder.card, folder.report)
+    closing = replace(closing, files={**closing.files, **said})
+    write_atomically(folder.certificate, render(facts.ledger, facts.guarantee, closing).encode())
+    write_private_report(folder)
+    return facts.guarantee, replace(closing, files={**closing.files, **folder.digests(folder.certificate)})
+
+
+def write_private_report(folder: RunFolder) -> None:
+    """Write the operator's page from what `private/` holds now."""
+    text = operator_page(read_journal(folder))
+    write_atomically(folder.private_report, text.encode(), mode=0o600)
+
+
+def differing(folder: RunFolder) -> tuple[list[str], str]:
+    """The published pages that are not what this version of dpsrm makes of the same facts; which version made them."""
+    facts = read_facts(folder)
+    wrong = [name for name, content in documents(facts).items() if (folder.path / name).read_bytes() != content]
+    return wrong, facts.made_by

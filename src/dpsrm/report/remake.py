@@ -9,8 +9,7 @@ from pathlib import Path
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.files import write_atomically
 from dpsrm.report.facts import read_facts
-from dpsrm.report.published import documents
-from dpsrm.report.write import write_private_report
+from dpsrm.report.published import documents, write_private_report
 from dpsrm.runs.folder import RunFolder
 
 
