@@ -18,12 +18,12 @@ import atheris
 with atheris.instrument_imports(include=["dpsrm", "json", "csv", "tomllib"]):
     from dpsrm.accounting.budget import read_budget
     from dpsrm.core.errors import DpsrmError
+    from dpsrm.core.files import read_toml
     from dpsrm.core.randomness import Streams
     from dpsrm.data.libsvm import read_libsvm
     from dpsrm.data.tables import read_csv
     from dpsrm.runs.keys import read_keys
     from dpsrm.runs.ledger import read_ledger
-    from dpsrm.runs.toml import read_toml
     from dpsrm.training import config_from
     from dpsrm.training.checkpoint import read_checkpoint
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsrm.core.errors import MissingExtra
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import MissingExtra, need_extra
 from imports import MODULES, PACKAGE, graph, outside_imports, parents
 from packages import PROJECT, declared, importable, plain, run_without, top_levels, with_what_they_need
 

@@ -11,7 +11,7 @@ import dpsrm as package
 from conftest import SHARED
 from dpsrm.cli.commands import app
 from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
-from dpsrm.runs.toml import read_toml
+from dpsrm.core.files import read_toml
 
 SIZES = ["--n", 50000, "--batch", 256, "--steps", 200, "--delta", 1e-5]
 

@@ -17,10 +17,10 @@ import dpsrm
 from dpsrm.accounting.budget import read_budget
 from dpsrm.cli.commands import app
 from dpsrm.core.errors import BudgetExceeded, InputError
+from dpsrm.core.files import read_toml
 from dpsrm.data.columns import Number
 from dpsrm.data.encoding import HashEncoder
 from dpsrm.data.schema_encoding import SchemaEncoder
-from dpsrm.runs.toml import read_toml
 from dpsrm.sklearn import (
     PrivacyLeakWarning,
     PrivateLinearRegression,

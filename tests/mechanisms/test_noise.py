@@ -12,7 +12,8 @@ from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
 from dpsrm.mechanisms import Airlock
 from dpsrm.mechanisms.noise import LARGE, gaussian_noise, grid
-from dpsrm.runs.ledger import Header, Ledger
+from dpsrm.runs.entries import Header
+from dpsrm.runs.ledger import Ledger
 
 FALSE_ALARM = 1e-7
 

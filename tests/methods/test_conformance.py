@@ -11,6 +11,7 @@ import torch
 from conftest import make_problem
 from dpsrm.core.errors import BudgetExceeded, InputError
 from dpsrm.core.events import Charge, Spending, UnprotectedRelease, ZcdpRelease
+from dpsrm.core.files import read_toml, write_toml
 from dpsrm.data import Records
 from dpsrm.gradients import Layout
 from dpsrm.methods import (
@@ -34,7 +35,6 @@ from dpsrm.methods import (
 )
 from dpsrm.runs.certificate import prove
 from dpsrm.runs.ledger import read_ledger
-from dpsrm.runs.toml import read_toml, write_toml
 from dpsrm.training import Privacy, Settings, Training, config_from, settings_to_dict, train
 from dpsrm.training.plan import Plan
 

@@ -18,16 +18,16 @@ from dpsrm.accounting.position import Position, beside, read_position, write_pos
 from dpsrm.core.chain import GENESIS, _canonical, _link, parse
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency, GaussianRelease, Sampling, Scheme, Spending
+from dpsrm.core.files import read_toml, write_toml
 from dpsrm.core.randomness import Streams
 from dpsrm.data import load
 from dpsrm.data.libsvm import read_libsvm
 from dpsrm.data.tables import read_csv
 from dpsrm.runs import verify
 from dpsrm.runs.certificate import prove
-from dpsrm.runs.closing import Closing
+from dpsrm.runs.entries import Closing, Header
 from dpsrm.runs.keys import read_keys
-from dpsrm.runs.ledger import Header, Ledger, read_ledger
-from dpsrm.runs.toml import read_toml, write_toml
+from dpsrm.runs.ledger import Ledger, read_ledger
 from dpsrm.training import config_from
 from dpsrm.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from dpsrm.core.errors import InputError
+from dpsrm.core.files import hold_lock
 from dpsrm.runs import RunFolder
-from dpsrm.runs.lock import hold_lock
 
 
 def test_a_folder_is_held_by_one(tmp_path):

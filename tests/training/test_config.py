@@ -3,8 +3,8 @@
 import pytest
 
 from dpsrm.core.errors import InputError
+from dpsrm.core.files import parse_value, read_toml, write_toml
 from dpsrm.methods import Srm
-from dpsrm.runs.toml import parse_value, read_toml, write_toml
 from dpsrm.training import Privacy, Settings, Theory, Training, config_from, settings_to_dict
 
 BASE = {"data": {"path": "a.csv"}, "privacy": {"epsilon": 1, "delta": 1e-5}}

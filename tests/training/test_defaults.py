@@ -12,10 +12,10 @@ from dpsrm.accounting.gaussian import delta as gaussian_delta
 from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency
+from dpsrm.core.files import read_toml
 from dpsrm.data import Records
 from dpsrm.gradients import binary_loss
 from dpsrm.methods import Sgd, Srm, Theory
-from dpsrm.runs.toml import read_toml
 from dpsrm.training import Privacy, Settings, Training, train
 from dpsrm.training.config import settings_from
 from dpsrm.training.defaults import (

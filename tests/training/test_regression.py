@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from dpsrm.core.errors import InputError
+from dpsrm.core.files import read_toml
 from dpsrm.data import load, load_like
 from dpsrm.data.ranges import TargetRange
 from dpsrm.data.schema import schema_from
-from dpsrm.runs.toml import read_toml
 from dpsrm.training import RecordedRun, load_run, regression_metrics
 
 SCHEMA = """

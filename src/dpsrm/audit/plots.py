@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsrm.audit.bounds import curve
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 
 if TYPE_CHECKING:
     from dpsrm.audit.audit import AuditResult

@@ -11,10 +11,10 @@ from typing import Any
 from torch import nn
 
 from dpsrm.core.errors import InputError, need
+from dpsrm.core.files import read_toml
 from dpsrm.core.randomness import Streams
 from dpsrm.data import load
 from dpsrm.gradients import ModelLosses, PerExampleLoss
-from dpsrm.runs.toml import read_toml
 from dpsrm.training import Settings, config_from, loss_for
 from dpsrm.training.defaults import Shape, with_defaults
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.data import Records, SparseRecords, load, load_like, load_rand_health
 from dpsrm.data.cells import Table
 from dpsrm.data.encoding import HashEncoder, unit_norm

@@ -21,7 +21,7 @@ from torch import nn
 
 from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.bench.default_tables import Split, load_split
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.methods import Method, Sgd, Srm
 from dpsrm.training import Performance, Privacy, Settings, Training, classification_metrics, loss_for, run_trials
 from dpsrm.training.defaults import LEAST_STEPS, MOST_STEPS, RULES, default_batch, default_training

@@ -24,7 +24,7 @@ from dpsrm.bench.interleaved import interleaved, quiet
 from dpsrm.bench.memory import peak
 from dpsrm.bench.models import MODELS
 from dpsrm.bench.two_points import CHANNELS_LAST, GHOST, VARIANTS, variant
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 
 _SLOW = ("opacus", GHOST, "functional")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 
 
 def _transformers() -> Any:

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpsrm.bench.interleaved import interleaved, quiet
 from dpsrm.bench.models import build, pair_losses
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.training import make_private
 
 GOALS = {"sgd": 0.75, "srm": 1.15}

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.bench.models import Workload
-from dpsrm.core.errors import need
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need, need_extra
 
 
 def by_hooks(

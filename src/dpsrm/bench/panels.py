@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from dpsrm.core.errors import MissingExtra
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import MissingExtra, need_extra
 from dpsrm.data.cells import Table
 from dpsrm.data.encoding import HashEncoder
 

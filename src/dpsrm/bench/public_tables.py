@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsrm.core.errors import InputError
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import InputError, need_extra
 from dpsrm.data.columns import Category, Column, Number
 from dpsrm.data.encoding import unit_norm
 from dpsrm.data.load import load, load_like

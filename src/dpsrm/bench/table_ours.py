@@ -17,7 +17,7 @@ from torch import nn
 
 from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.bench.public_tables import PublicTable
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.data import Records, SparseRecords
 from dpsrm.methods import Method, Sgd
 from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, run_trials

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpsrm.bench.public_tables import PUBLIC_TABLES
 from dpsrm.bench.table_summary import Row, TableResult, left_out, results
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 
 _HEAD = """\
 # Private models of tables, without tuning

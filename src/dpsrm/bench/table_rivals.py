@@ -20,7 +20,7 @@ from torch import nn
 
 from dpsrm.bench.public_tables import PublicTable
 from dpsrm.bench.table_ours import DELTA, Found, answers_of, scores
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.training import loss_for
 
 EPOCHS, BATCH = 10, 512

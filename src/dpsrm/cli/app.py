@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dpsrm.core.errors import DpsrmError
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import DpsrmError, need_extra
 
 
 def main() -> None:

@@ -12,13 +12,11 @@ import typer
 from rich.table import Table
 
 from dpsrm.cli.show import err, out, print_json, save_figure
-from dpsrm.core.errors import need
-from dpsrm.core.extras import need_extra
-from dpsrm.core.files import write_atomically
+from dpsrm.core.errors import need, need_extra
+from dpsrm.core.files import read_toml, write_atomically
 from dpsrm.report.compared import comparison_page
 from dpsrm.report.facts import METRICS
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.toml import read_toml
 from dpsrm.runs.verify import verify
 
 _LESS_IS_BETTER = ("log_loss", "error", "rmse", "mae")

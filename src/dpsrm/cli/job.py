@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from torch import nn
 
-from dpsrm.cli.progress import progress_bar
 from dpsrm.cli.show import err
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded
 from dpsrm.report import write_private_report
 from dpsrm.training import (
+    Callback,
     Model,
+    Progress,
     Run,
     Settings,
     classification_metrics,
@@ -144,3 +150,36 @@ def _measured(module: nn.Module, loaded: Loaded, *, spread: bool = False) -> dic
         return classification_metrics(outputs, records.targets)
     pair = [numbers.unscaled(x.numpy()) for x in (outputs.squeeze(1), records.targets)]
     return half_widths(regression_metrics, *pair) if spread else regression_metrics(*pair)
+
+
+_EVERY = 0.5
+"""Seconds between two looks: ε of what was released takes the accountant some milliseconds each time."""
+
+
+@contextmanager
+def progress_bar(title: str, *, epsilon: float | None) -> Iterator[Callback]:
+    """A live bar with step, loss, ‖v‖ and ε spent of ε allowed; the loss is for the operator's eyes only."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[facts]}"),
+        TimeRemainingColumn(),
+    )
+    allowed = "∞" if epsilon is None else f"{epsilon:g}"
+    with Bar(*columns, console=err) as bar:
+        task = bar.add_task(title, total=None, facts="")
+
+        due = 0.0
+
+        def show(progress: Progress) -> None:
+            nonlocal due
+            last = progress.step == progress.steps
+            if not last and time.monotonic() < due:
+                return
+            spent = "∞" if epsilon is None else f"{progress.epsilon:.3f}"
+            facts = f"loss {progress.private.loss:.4f}  ‖v‖ {progress.direction_norm:.3g}  ε {spent} of {allowed}"
+            bar.update(task, completed=progress.step, total=progress.steps, facts=facts)
+            due = time.monotonic() + _EVERY
+
+        yield show

@@ -16,9 +16,8 @@ from dpsrm.accounting import accountant, calibrate_noise, expected_runs, runs_to
 from dpsrm.cli.account import spending
 from dpsrm.cli.plan_theory import plan_rates
 from dpsrm.cli.show import err, next_step, out, print_json, save_figure
-from dpsrm.core.errors import DpsrmError, InputError, need
+from dpsrm.core.errors import DpsrmError, InputError, need, need_extra
 from dpsrm.core.events import Adjacency, Scheme, Spending
-from dpsrm.core.extras import need_extra
 
 
 @dataclass(frozen=True, kw_only=True)

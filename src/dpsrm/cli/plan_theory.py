@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from dpsrm.cli.show import out, print_json, save_figure
-from dpsrm.core.errors import need
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need, need_extra
 
 if TYPE_CHECKING:
     from dpsrm.methods import Assumptions

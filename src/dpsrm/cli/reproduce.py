@@ -12,8 +12,7 @@ from rich.table import Column, Table
 
 from dpsrm.cli.reproduce_theory import reproduce_accountants, reproduce_help, reproduce_rates
 from dpsrm.cli.show import going_on, next_step, out, print_json, track
-from dpsrm.core.errors import need
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need, need_extra
 
 if TYPE_CHECKING:
     from dpsrm.experiments.problems import About

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dpsrm.core.errors import InputError
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import InputError, need_extra
 from dpsrm.report.facts import METRICS
 
 out = Console()

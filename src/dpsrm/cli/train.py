@@ -54,7 +54,7 @@ def train(
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
     from dpsrm.cli.job import run_job
-    from dpsrm.runs.toml import read_toml
+    from dpsrm.core.files import read_toml
     from dpsrm.training import config_from
 
     if resume is not None:
@@ -120,7 +120,7 @@ def _range(text: str) -> list[float]:
 
 def _set(sections: dict[str, Any], text: str) -> None:
     """Apply one `--set section.name=value`."""
-    from dpsrm.runs.toml import parse_value
+    from dpsrm.core.files import parse_value
 
     path, equals, value = text.partition("=")
     section, dot, name = path.partition(".")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import LedgerError
+from dpsrm.core.files import sync_directory
 
 GENESIS = "0" * 64
 MAX_LINE = 2**20
@@ -177,15 +178,6 @@ def parse(raw: bytes, path: Path, *, torn: bool = False) -> Lines:
         ended=last is None,
         torn=torn_bytes > 0,
     )
-
-
-def sync_directory(path: Path) -> None:
-    """Make a directory's entries durable, so that a crash cannot lose a file itself."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _lock(handle: int, path: Path, *, wait: bool) -> None:

@@ -1,7 +1,8 @@
-"""The project's own errors, and the one way to check an argument."""
+"""The project's own errors, the one way to check an argument, and the one way to ask for an extra package."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from numbers import Real
 
 
@@ -72,3 +73,22 @@ def need_numbers(**values: object) -> None:
     for name, value in values.items():
         good = isinstance(value, Real) and not isinstance(value, bool)
         need(good, f"{name} must be a number; got {name}={value!r}")
+
+
+def need_extra(package: str, *, extra: str) -> None:
+    """Raise `MissingExtra` unless `package` can be imported; called just before the import that needs it.
+
+    Args:
+        package: the name that is imported, e.g. "pyarrow".
+        extra: the group in pyproject.toml that installs it, e.g. "cli".
+
+    >>> need_extra("json", extra="cli")
+    >>> need_extra("no_such_package", extra="cli")
+    Traceback (most recent call last):
+        ...
+    dpsrm.core.errors.MissingExtra: this needs the package no_such_package; install it: pip install 'dpsrm[cli]'
+    """
+    try:
+        import_module(package)
+    except ImportError as error:
+        raise MissingExtra(f"this needs the package {package}; install it: pip install 'dpsrm[{extra}]'") from error

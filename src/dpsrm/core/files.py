@@ -1,12 +1,17 @@
-"""Files that are there whole or not at all, whatever kills the process or fills the disk."""
+"""Files: there whole or not at all, whatever kills the process or fills the disk; locks; TOML with our own errors."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from contextlib import suppress
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from dpsrm.core.chain import sync_directory
+import tomli_w
+
 from dpsrm.core.errors import InputError
 
 
@@ -49,3 +54,75 @@ def read_limited(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise InputError(f"{path} must have at most {limit} bytes; it has more")
     return content
+
+
+def sync_directory(path: Path) -> None:
+    """Make a directory's entries durable, so that a crash cannot lose a file itself."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` (made if need be) exclusively; `InputError` if another holder has it.
+
+    Guarantee: the file that is locked is the one at `path`. Whoever opened a file that was removed meanwhile holds
+    nothing and is refused.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise InputError(f"cannot lock {path}: {error}; make the folder writable, or choose another --out") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(handle), path.stat()):
+            raise FileNotFoundError(path)
+    except OSError as error:
+        os.close(handle)
+        run = path.parent.parent
+        raise InputError(f"another process trains in {run}; wait until it ends, or choose another --out") from error
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+MAX_BYTES = 2**20
+"""No config that a person wrote is larger."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The file as a dictionary; `InputError` if it cannot be read or is not TOML."""
+    try:
+        sections: dict[str, Any] = tomllib.loads(read_limited(path, MAX_BYTES).decode("utf-8"))
+        return sections
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the file must be TOML; got path={str(path)!r}: {str(error)[:200]}") from error
+
+
+def parse_value(text: str) -> Any:
+    """One value as TOML writes it; bare words are strings.
+
+    >>> parse_value("0.5"), parse_value("[64, 32]"), parse_value("adam")
+    (0.5, [64, 32], 'adam')
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        return text
+
+
+def write_toml(path: Path, value: dict[str, Any]) -> None:
+    """Write a dictionary; None values are left out, since TOML has none."""
+    write_atomically(path, tomli_w.dumps(_without_none(value)).encode())
+
+
+def _without_none(value: dict[str, Any]) -> dict[str, Any]:
+    """The dictionary without None, at every depth."""
+    kept = {name: item for name, item in value.items() if item is not None}
+    return {name: _without_none(item) if isinstance(item, dict) else item for name, item in kept.items()}

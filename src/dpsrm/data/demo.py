@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.data.cells import Table
 from dpsrm.data.columns import Number
 from dpsrm.data.load import Loaded

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dpsrm.core.errors import need
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need, need_extra
 
 Extractor = Callable[[Tensor], Tensor]
 """From images (B, C, H, W) between 0 and 1 to maps (B, 3k, h, w), each image's from that image alone."""

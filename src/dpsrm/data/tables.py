@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dpsrm.core.errors import InputError, need
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import InputError, need, need_extra
 from dpsrm.data.cells import Cell, Table
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records, SparseRecords
 from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, is_frame, need_memory

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpsrm.core.errors import need
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need, need_extra
 from dpsrm.data import Units
 from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak

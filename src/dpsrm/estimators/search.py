@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsrm.accounting.selection import runs_to_gamma
-from dpsrm.core.errors import BudgetExceeded, need
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import BudgetExceeded, need, need_extra
 from dpsrm.core.randomness import Streams
 from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak

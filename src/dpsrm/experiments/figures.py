@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.experiments.paper import FAMILY
 from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.recipes import Recipe

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.experiments.rates import CASES, EXPONENTS, GD, PAPERS, PRACTICE, RRPSGD, SRM, Slope
 from dpsrm.experiments.remark import BARE, LEMMA, MOMENTS, PROOFS
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.experiments.problems import Problem, about_problem, load_problem
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.training import Plan, TrialResult, run_trials

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dpsrm.core.extras import need_extra
+from dpsrm.core.errors import need_extra
 from dpsrm.training import Progress
 
 

@@ -18,7 +18,7 @@ from dpsrm.report.facts import RunFacts, from_whom, headline, not_protected, pro
 from dpsrm.report.markup import Markup, items, page, section, tag
 from dpsrm.report.operator import operator_page, read_journal
 from dpsrm.runs.certificate import render
-from dpsrm.runs.closing import Closing
+from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
 
 VERSION = 1

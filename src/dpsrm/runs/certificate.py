@@ -20,16 +20,25 @@ from dpsrm.core.events import (
 )
 from dpsrm.core.filter import fits_filter, whole_filter
 from dpsrm.core.isolation import Isolation
-from dpsrm.runs.closing import Closing
+from dpsrm.runs.entries import Closing, ProtectedUnit
 from dpsrm.runs.ledger import LedgerFacts
-from dpsrm.runs.units import NOT_PROTECTED as NOT_PROTECTED_OF_UNITS
-from dpsrm.runs.units import ProtectedUnit
 
 _NOT_PROTECTED = """\
 ## What is not protected
 
 - Several records of one person: the guarantee is for {unit}, one at a time.
 - The number of records, the settings in `config.toml`, and what the user declared public (schema, classes, features).
+- Choices made by looking at the data or at earlier runs on it; each run's guarantee adds to the others'.
+- Anything in `private/`: exact functions of private records. Do not publish it.
+"""
+_NOT_PROTECTED_OF_UNITS = """\
+## What is not protected
+
+- Several units together (a family, if the unit is a person): the guarantee is for {unit}, one at a time.
+- The number of units, N = {count}, and the most rows of one that count, k = {rows}. How many
+  rows anyone has is protected.
+- The settings in `config.toml`, and what the user declared public (schema, classes, features).
+- That the ids are right: two ids of one person are two units.
 - Choices made by looking at the data or at earlier runs on it; each run's guarantee adds to the others'.
 - Anything in `private/`: exact functions of private records. Do not publish it.
 """
@@ -119,7 +128,7 @@ def _not_protected(unit: ProtectedUnit | None, words: str) -> str:
     """What the guarantee leaves out, for records or for units."""
     if unit is None:
         return _NOT_PROTECTED.format(unit=words)
-    return NOT_PROTECTED_OF_UNITS.format(unit=words, count=unit.count, rows=unit.rows)
+    return _NOT_PROTECTED_OF_UNITS.format(unit=words, count=unit.count, rows=unit.rows)
 
 
 def _filtered(facts: LedgerFacts) -> list[str]:

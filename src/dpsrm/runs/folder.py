@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.core.files import write_atomically
+from dpsrm.core.files import hold_lock, write_atomically
 from dpsrm.runs.keys import destroy_keys
-from dpsrm.runs.lock import hold_lock
 
 PRIVATE_NOTE = """\
 Not for publication. Everything in this folder is an exact function of private records (losses, gradient norms, clip

@@ -9,9 +9,8 @@ import json
 import os
 from pathlib import Path
 
-from dpsrm.core.chain import sync_directory
 from dpsrm.core.errors import InputError, ResumeError
-from dpsrm.core.files import read_limited
+from dpsrm.core.files import read_limited, sync_directory
 from dpsrm.core.randomness import Streams
 
 _LIMIT = 4096

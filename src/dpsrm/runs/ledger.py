@@ -6,83 +6,14 @@ A crash may waste budget (a charge without its release), it can never hide spend
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpsrm.core.chain import GENESIS, Chain, Lines, read_chain
-from dpsrm.core.errors import DpsrmError, LedgerError, need
-from dpsrm.core.events import Adjacency, Charge, Event, Spending, ZcdpRelease, event_from_json, event_to_json
-from dpsrm.runs.closing import Closing
-from dpsrm.runs.units import ProtectedUnit
-
-_VERSION = 2
-_RANDOMNESS = {True: "secure", False: "seeded: reproducible, not private"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """The facts a ledger opens with: what is promised, under which adjacency, and how random the run was.
-
-    Attributes:
-        filter_rho: ρ*, fixed beforehand, that the sum of all charges' ρ may not exceed, if the run chooses its releases
-            as it goes; its guarantee is that of ρ*-zCDP (core/filter.py). None: the charges were planned.
-        unit: what is protected, if not one record.
-    """
-
-    adjacency: Adjacency
-    epsilon: float | None
-    delta: float | None
-    accountant: str
-    private_randomness: bool
-    filter_rho: float | None = None
-    unit: ProtectedUnit | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The header line's body; one that speaks of records says nothing of units."""
-        return {
-            "kind": "header",
-            "version": _VERSION,
-            "adjacency": self.adjacency.value,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "accountant": self.accountant,
-            "randomness": _RANDOMNESS[self.private_randomness],
-            "filter_rho": self.filter_rho,
-            **({} if self.unit is None else {"unit": self.unit.to_json()}),
-        }
-
-    @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Header:
-        """Read a header line's body; `LedgerError` if it is not one."""
-        if body.get("kind") != "header" or body.get("version") != _VERSION:
-            raise LedgerError(f"a ledger opens with a header of version {_VERSION}; got {body!r}")
-        try:
-            header = cls(
-                adjacency=Adjacency(body["adjacency"]),
-                epsilon=body["epsilon"],
-                delta=body["delta"],
-                accountant=body["accountant"],
-                private_randomness={word: private for private, word in _RANDOMNESS.items()}[body["randomness"]],
-                filter_rho=body["filter_rho"],
-                unit=None if "unit" not in body else ProtectedUnit.from_json(body["unit"]),
-            )
-            header._check()
-        except (KeyError, TypeError, ValueError) as error:
-            raise LedgerError(f"malformed ledger header: {error}") from error
-        return header
-
-    def _check(self) -> None:
-        """Refuse promises that are none: the file may come from anywhere."""
-        both = self.epsilon is None and self.delta is None
-        numbers = isinstance(self.epsilon, float | int) and isinstance(self.delta, float | int)
-        need(both or numbers, "a header has epsilon and delta, or neither", epsilon=self.epsilon, delta=self.delta)
-        need(self.epsilon is None or 0 < self.epsilon < math.inf, "epsilon must be positive", epsilon=self.epsilon)
-        need(self.delta is None or 0 < self.delta < 1, "delta must lie between 0 and 1", delta=self.delta)
-        need(isinstance(self.accountant, str), "an accountant has a name", accountant=self.accountant)
-        if self.filter_rho is not None:
-            ZcdpRelease(rho=self.filter_rho)
+from dpsrm.core.errors import DpsrmError, LedgerError
+from dpsrm.core.events import Charge, Event, Spending, event_from_json, event_to_json
+from dpsrm.runs.entries import Closing, Header
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from dpsrm.accounting import Guarantee
 from dpsrm.accounting.position import need_reserved
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.runs.certificate import prove, render
-from dpsrm.runs.closing import Closing
+from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder, sha256_of
 from dpsrm.runs.ledger import LedgerFacts, read_ledger
 

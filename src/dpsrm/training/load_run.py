@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from dpsrm.accounting import Guarantee
 from dpsrm.core.errors import InputError, LedgerError, need
+from dpsrm.core.files import read_toml
 from dpsrm.core.randomness import Streams
 from dpsrm.runs import verify
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.toml import read_toml
 from dpsrm.training.config import build
 from dpsrm.training.models import Model
 from dpsrm.training.predict import chosen_classes, class_probabilities, outputs_of, predicted_numbers, range_from

@@ -18,7 +18,7 @@ from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import ENGINES, Engine, Way
 from dpsrm.report import publish_words
-from dpsrm.runs.closing import Closing
+from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.ledger import Ledger
 from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpoint

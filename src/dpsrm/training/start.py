@@ -13,11 +13,11 @@ from dpsrm.accounting.position import IN_RUN, need_reserved, write_position
 from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import DpsrmError, ResumeError
 from dpsrm.core.events import Spending
+from dpsrm.core.files import read_toml, write_toml
 from dpsrm.core.randomness import Streams
 from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.keys import keep_keys, read_keys
 from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
-from dpsrm.runs.toml import read_toml, write_toml
 from dpsrm.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from dpsrm.training.config import Settings, settings_from, settings_to_dict
 from dpsrm.training.identity import identity_of, need_same, record_bytes
