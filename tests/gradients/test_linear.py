@@ -207,7 +207,10 @@ def test_auto_takes_the_linear_engine_where_it_applies():
     assert isinstance(engine("auto", Objective.of(nn.Linear(3, 4), multiclass_loss)), LinearEngine)
     half = nn.Linear(3, 1)
     half.bias.requires_grad_(False)
+    changed = nn.Linear(3, 1)
+    changed.forward = lambda inputs: 2 * nn.functional.linear(inputs, changed.weight, changed.bias)
     others = [
+        (changed, binary_loss),
         (nn.Sequential(linear), binary_loss),
         (linear, lambda outputs, targets: binary_loss(outputs, targets)),
         (nn.Linear(3, 2), squared_loss),

@@ -13,6 +13,7 @@ from conftest import make_problem
 from dpsrm.core.errors import DpsrmError, InputError, LedgerError, ResumeError
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Records
+from dpsrm.gradients import binary_loss, squared_loss
 from dpsrm.methods import Agd, Disk, Rrpsgd, Sgd, Spider, Srm
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import Ledger, read_ledger
@@ -227,6 +228,33 @@ def test_anything_else_never_gets_this_runs_noise(tmp_path, change):
     assert (run / "ledger.jsonl").read_bytes() == before
     resume(run, *parts())
     assert verify(run).ok
+
+
+def doubled(module):
+    module.forward = lambda inputs: 2 * nn.functional.linear(inputs, module.weight, module.bias)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "loss"),
+    [
+        (nn.Linear(5, 1), squared_loss),
+        (nn.Linear(5, 1).double(), binary_loss),
+        (nn.Linear(5, 1, bias=False), binary_loss),
+        (doubled(nn.Linear(5, 1)), binary_loss),
+        (nn.Sequential(nn.Linear(5, 1)), binary_loss),
+        (nn.Linear(5, 1), lambda outputs, targets: 2 * binary_loss(outputs, targets)),
+    ],
+)
+def test_a_linear_layer_is_known_by_its_shapes_and_its_loss(tmp_path, module, loss):
+    """Neither is run to know it again; anything else is still something else."""
+    records = Records(torch.randn(200, 5, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 2)
+    with pytest.raises(Interrupted):
+        train(nn.Linear(5, 1), binary_loss, records, settings(), out=tmp_path / "run", callbacks=[stop_at(4)])
+    with pytest.raises(ResumeError, match="the same"):
+        resume(tmp_path / "run", module, loss, records)
+    resume(tmp_path / "run", nn.Linear(5, 1), binary_loss, records)
+    assert verify(tmp_path / "run").ok
 
 
 def test_changed_settings_are_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""What an accountant answers: a frozen `Guarantee` with its conditions, and the checks of δ and ε all share."""
+"""What an accountant answers: a frozen `Guarantee` with its conditions, and the checks all accountants share."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpsrm.core.errors import LedgerError, need
-from dpsrm.core.events import Adjacency, Spending, UnprotectedRelease
+from dpsrm.core.errors import InputError, LedgerError, need
+from dpsrm.core.events import Adjacency, Event, GaussianRelease, Scheme, Spending, UnprotectedRelease
 
 MOST_KINDS = 4096
 
@@ -121,6 +121,23 @@ def need_few_kinds(spending: Spending) -> None:
         len(spending.charges) <= MOST_KINDS,
         f"a spending has at most {MOST_KINDS} different releases",
         different=len(spending.charges),
+    )
+
+
+def need_supported(event: Event, adjacency: Adjacency) -> None:
+    """Refuse a sampling scheme that no accountant covers under `adjacency`."""
+    if not isinstance(event, GaussianRelease) or event.sampling.rate == 1:
+        return
+    if event.sampling.scheme is Scheme.WOR and adjacency is not Adjacency.REPLACE_ONE:
+        raise unsupported(event, adjacency)
+
+
+def unsupported(event: GaussianRelease, adjacency: Adjacency) -> InputError:
+    """The error for a sampling scheme that no accountant covers under `adjacency`."""
+    scheme = event.sampling.scheme.value
+    return InputError(
+        f"no accountant covers {scheme} sampling under {adjacency.value} adjacency; "
+        "got a fixed batch size, which reveals n; use --adjacency replace-one or --sampling poisson"
     )
 
 

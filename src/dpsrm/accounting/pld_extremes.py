@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dpsrm.accounting.guarantee import need_few_kinds
-from dpsrm.accounting.rdp import need_supported
+from dpsrm.accounting.guarantee import need_few_kinds, need_supported
 from dpsrm.core.events import (
     Charge,
     GaussianRelease,

@@ -21,10 +21,10 @@ import numpy as np
 from dpsrm.accounting import curves
 from dpsrm.accounting.conversion import CANONNE
 from dpsrm.accounting.curves import Array
-from dpsrm.accounting.guarantee import exp_up
+from dpsrm.accounting.guarantee import exp_up, unsupported
 from dpsrm.accounting.renyi import Theorem, total_curve
-from dpsrm.core.errors import InputError, need
-from dpsrm.core.events import Adjacency, Event, GaussianRelease, Scheme, Spending
+from dpsrm.core.errors import need
+from dpsrm.core.events import Adjacency, GaussianRelease, Scheme, Spending
 
 ORDERS = (
     *(1 + i / 10 for i in range(1, 100)),
@@ -73,23 +73,6 @@ def _sampled(event: GaussianRelease, adjacency: Adjacency, orders: Array) -> Arr
     if scheme is Scheme.POISSON and adjacency is Adjacency.ADD_REMOVE:
         return curves.poisson_add_remove(rate, noise, orders)
     raise unsupported(event, adjacency)
-
-
-def need_supported(event: Event, adjacency: Adjacency) -> None:
-    """Refuse a sampling scheme that no accountant covers under `adjacency`."""
-    if not isinstance(event, GaussianRelease) or event.sampling.rate == 1:
-        return
-    if event.sampling.scheme is Scheme.WOR and adjacency is not Adjacency.REPLACE_ONE:
-        raise unsupported(event, adjacency)
-
-
-def unsupported(event: GaussianRelease, adjacency: Adjacency) -> InputError:
-    """The error for a sampling scheme that no accountant covers under `adjacency`."""
-    scheme = event.sampling.scheme.value
-    return InputError(
-        f"no accountant covers {scheme} sampling under {adjacency.value} adjacency; "
-        "got a fixed batch size, which reveals n; use --adjacency replace-one or --sampling poisson"
-    )
 
 
 RDP = Theorem(

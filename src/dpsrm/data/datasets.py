@@ -13,8 +13,17 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.tree import Ragged, leaves, mapped, refilled
-from dpsrm.data.records import Records, RecordSource, TreeRecords
-from dpsrm.data.rows import Indices, as_inputs, as_positions, as_targets, as_tensor, need_finite
+from dpsrm.data.records import (
+    Indices,
+    Records,
+    RecordSource,
+    TreeRecords,
+    as_inputs,
+    as_positions,
+    as_targets,
+    as_tensor,
+    need_finite,
+)
 from dpsrm.data.sparse import SparseRecords
 
 _ADVICE = "let the collate function give tensors with the records in their first dimension"

@@ -13,12 +13,11 @@ import torch
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npz
-from dpsrm.data.cells import Cell, Table
+from dpsrm.data.cells import BINARY_CLASSES, Cell, Table, need_classes, parse_labels
 from dpsrm.data.encoding import HashEncoder
 from dpsrm.data.features import ImageFeatures
 from dpsrm.data.identifiers import split_ids, split_unit, tell_identifiers
 from dpsrm.data.image_encoder import ImageEncoder
-from dpsrm.data.labels import BINARY_CLASSES, need_classes, parse_labels
 from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
 from dpsrm.data.ranges import TargetRange
 from dpsrm.data.records import Records, need_scale

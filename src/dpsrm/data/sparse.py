@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need
-from dpsrm.data.records import Records
-from dpsrm.data.rows import Indices, as_positions, need_finite
+from dpsrm.data.records import Indices, Records, as_positions, need_finite
 
 
 @dataclass(frozen=True, eq=False)

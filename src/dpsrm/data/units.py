@@ -17,8 +17,7 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.core.tree import Bundles, Ragged, mapped
 from dpsrm.data.identifiers import distinct_ids
-from dpsrm.data.records import RecordSource
-from dpsrm.data.rows import Indices, as_positions
+from dpsrm.data.records import Indices, RecordSource, as_positions
 
 Array = npt.NDArray[Any]
 

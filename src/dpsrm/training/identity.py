@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpsrm.core.errors import ResumeError
 from dpsrm.core.randomness import Streams
 from dpsrm.core.tree import leaves
 from dpsrm.data import Records, RecordSource, UnitRecords
-from dpsrm.gradients import Objective
+from dpsrm.gradients import LinearEngine, Objective
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.generators import generators_kept, seed_generators
 from dpsrm.runs.folder import versions
@@ -69,13 +69,19 @@ def record_bytes(records: RecordSource) -> Iterator[bytes | memoryview]:
 
 
 def _module_bytes(objective: Objective, records: RecordSource, streams: Streams) -> Iterator[bytes | memoryview]:
-    """Shapes, frozen parameters and buffers, and the losses of a few records at a θ made up for the purpose."""
+    """Shapes, frozen parameters and buffers, and the losses of a few records at a θ made up for the purpose.
+
+    A linear layer under a loss of this package is known by shapes, type and the loss's name: neither is run.
+    """
     module, layout = objective.module, objective.layout
     yield repr((layout.names, layout.shapes, module.training)).encode()
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if name not in layout.names:
             yield f"{name} {tensor.dtype}".encode()
             yield bytes_of(tensor)
+    if LinearEngine.applies(objective):
+        yield repr((nn.Linear, next(module.parameters()).dtype, getattr(objective.loss, "__name__", None))).encode()
+        return
     like_P = layout.read(module)
     probe_P = torch.from_numpy(0.1 * streams.initialisation.standard_normal(layout.size)).to(like_P)
     batch = on_device(records.take(np.arange(min(_PROBE, len(records)))), like_P.device)
