@@ -11,7 +11,7 @@ from dpsrm.core.errors import DpsrmError, InputError, IsolationError
 from dpsrm.core.events import Adjacency
 from dpsrm.gradients import FunctionalEngine, GhostEngine, LoopEngine, Objective, Part, Query, Way, clipped_losses
 from dpsrm.gradients.features import freeze_features
-from dpsrm.gradients.twins import Twins
+from dpsrm.gradients.module_state import Twins
 from gradients.ghost_cases import Wrapped, losses, relative_error
 from gradients.isolation_cases import CASES, balanced, branching, centred, linear
 

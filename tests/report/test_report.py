@@ -17,10 +17,10 @@ from dpsrm.data import Records
 from dpsrm.methods import Agd, Sgd
 from dpsrm.report import differing, documents, read_facts, write_private_report
 from dpsrm.report.attack import Attack, attack_on, epsilon_over_run
-from dpsrm.report.charts import Axis, Chart, Curve
 from dpsrm.report.checklist import checklist
 from dpsrm.report.described import UNSAID, Item
 from dpsrm.report.operator import Journal, advice, read_journal
+from dpsrm.report.page import Axis, Chart, Curve
 from dpsrm.runs import RunFolder, verify
 from dpsrm.training import Privacy, Settings, Statement, Training, train
 from dpsrm.training.models import binary_loss

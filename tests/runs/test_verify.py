@@ -11,11 +11,11 @@ from dpsrm.cli.commands import app
 from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Charge, GaussianRelease, Spending
+from dpsrm.core.files import sha256_of
 from dpsrm.core.isolation import Isolation
 from dpsrm.data import Records
 from dpsrm.runs import verify
 from dpsrm.runs.certificate import prove, render
-from dpsrm.runs.folder import sha256_of
 from dpsrm.runs.ledger import Ledger, read_ledger
 from dpsrm.training import Privacy, Settings, Training, train
 

@@ -10,8 +10,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import dpsrm
-from dpsrm.gradients.generators import generators_kept, rng_states, seed_generators
-from dpsrm.gradients.precision import full_precision
+from dpsrm.gradients.torch_state import full_precision, generators_kept, rng_states, seed_generators
 from dpsrm.training import make_private
 
 MAKERS = {torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.tensor, torch.randn, torch.rand}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import tomllib
 from collections.abc import Iterator
@@ -54,6 +55,15 @@ def read_limited(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise InputError(f"{path} must have at most {limit} bytes; it has more")
     return content
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def sync_directory(path: Path) -> None:

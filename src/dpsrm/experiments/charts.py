@@ -11,8 +11,7 @@ from dpsrm.experiments.figures import Panel, band_of, curves_of, panels, tried
 from dpsrm.experiments.paper import FAMILY
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.runner import Lab
-from dpsrm.report.charts import Axis, Chart, Curve
-from dpsrm.report.markup import Markup, tag
+from dpsrm.report.page import Axis, Chart, Curve, Markup, tag
 
 _POINTS = 60
 """A curve has no more points than this in the page."""

@@ -10,7 +10,7 @@ from dpsrm.experiments.columns import cells, columns
 from dpsrm.experiments.comparison import Comparison, compare, leaders
 from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.tables import TableRow
-from dpsrm.report.markup import Markup, page, section, table, tag
+from dpsrm.report.page import Markup, page, section, table, tag
 
 _INTRODUCTION = (
     "Logistic regression: objective = mean logistic loss + 10⁻³·Σθ²/(1+θ²); what the paper calls “test error”"

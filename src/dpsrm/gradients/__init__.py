@@ -6,10 +6,10 @@ from dpsrm.core.errors import need
 from dpsrm.gradients.batch import Batch
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost import GhostEngine
-from dpsrm.gradients.layout import Layout
 from dpsrm.gradients.linear import LinearEngine
 from dpsrm.gradients.loop import LoopEngine
 from dpsrm.gradients.losses import clipped_losses
+from dpsrm.gradients.module_state import Layout
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.passes import ModelLosses, PerExampleLoss, as_losses
 from dpsrm.gradients.query import ClipRule, Engine, Excess, Part, Query

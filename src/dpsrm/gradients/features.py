@@ -10,8 +10,8 @@ from torch.func import functional_call
 
 from dpsrm.core.errors import need
 from dpsrm.gradients.batch import padded
+from dpsrm.gradients.module_state import Twins
 from dpsrm.gradients.passes import each_alone
-from dpsrm.gradients.twins import Twins
 
 
 def split_frozen(module: nn.Sequential) -> tuple[nn.Sequential, nn.Sequential]:

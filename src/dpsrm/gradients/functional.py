@@ -13,12 +13,12 @@ from dpsrm.core.secret import ClippedSum
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, copies, dense, example, examples, groups, padded, shapes
 from dpsrm.gradients.batch import rows as rows_of
-from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.passes import each_alone
 from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless, probes
 from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
+from dpsrm.gradients.torch_state import rng_states, set_rng_states
 
 _log = logging.getLogger(__name__)
 _ELEMENTS, _ELEMENTS_ON_GPU = 2**24, 2**28

@@ -10,10 +10,10 @@ from torch import Tensor
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, as_batch, dense, each_example, examples
-from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.objective import Objective
 from dpsrm.gradients.places import Draws
 from dpsrm.gradients.query import MARGIN, STABILITY, ClipRule, Excess, Query, need_few, refuse_excess
+from dpsrm.gradients.torch_state import rng_states, set_rng_states
 
 
 class LoopEngine:

@@ -17,10 +17,10 @@ from dpsrm.core.secret import ClippedScores
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, copies, dense, example, examples, groups, padded, rows, shapes
 from dpsrm.gradients.checked import compare_losses
-from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.places import PIECE, Draws, placeless, probes
 from dpsrm.gradients.query import MARGIN
+from dpsrm.gradients.torch_state import rng_states, set_rng_states
 
 _ROWS = 4096
 _MOST = MARGIN / 4 * 2**53

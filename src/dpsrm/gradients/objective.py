@@ -18,12 +18,10 @@ from torch import Tensor, nn
 from dpsrm.core.errors import DpsrmError, InputError, IsolationError, need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
-from dpsrm.gradients.generators import generators_kept, seed_generators
-from dpsrm.gradients.layout import Layout
+from dpsrm.gradients.module_state import Layout, Twins
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
 from dpsrm.gradients.places import Draws
-from dpsrm.gradients.precision import AutocastWatch
-from dpsrm.gradients.twins import Twins
+from dpsrm.gradients.torch_state import AutocastWatch, generators_kept, seed_generators
 
 
 class Way(str, Enum):

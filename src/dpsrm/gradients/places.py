@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpsrm.core.tree import mapped
 from dpsrm.gradients.batch import Batch
-from dpsrm.gradients.generators import rng_states, set_rng_states
+from dpsrm.gradients.torch_state import rng_states, set_rng_states
 
 PIECE = 64
 """How many examples a piece has where no public size of a batch is known."""

@@ -12,9 +12,8 @@ from functools import lru_cache
 
 from dpsrm.accounting import accountant
 from dpsrm.core.events import Charge, Spending
-from dpsrm.report.charts import Axis, Chart, Curve
 from dpsrm.report.facts import RunFacts
-from dpsrm.report.markup import Markup, section, table, tag
+from dpsrm.report.page import Axis, Chart, Curve, Markup, section, table, tag
 
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
 """Where the table looks."""

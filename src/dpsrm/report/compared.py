@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsrm.report.facts import METRICS
-from dpsrm.report.markup import page, section, table, tag
+from dpsrm.report.page import page, section, table, tag
 
 
 def comparison_page(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> str:

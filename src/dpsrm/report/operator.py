@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from dpsrm.report.charts import Axis, Chart, Curve, Points, around
 from dpsrm.report.facts import METRICS, read_private_json
-from dpsrm.report.markup import Markup, page, section, table, tag
+from dpsrm.report.page import Axis, Chart, Curve, Markup, Points, around, page, section, table, tag
 from dpsrm.runs.folder import RunFolder
 
 

@@ -15,8 +15,8 @@ from dpsrm.report.attack import FALSE_POSITIVES, Attack, attack_on, attacker, ov
 from dpsrm.report.checklist import checklist, formal, model_card
 from dpsrm.report.described import Item
 from dpsrm.report.facts import RunFacts, from_whom, headline, not_protected, protected, read_facts
-from dpsrm.report.markup import Markup, items, page, section, tag
 from dpsrm.report.operator import operator_page, read_journal
+from dpsrm.report.page import Markup, items, page, section, tag
 from dpsrm.runs.certificate import render
 from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder

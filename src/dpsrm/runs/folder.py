@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import platform
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.core.files import hold_lock, write_atomically
+from dpsrm.core.files import hold_lock, sha256_of, write_atomically
 from dpsrm.runs.keys import destroy_keys
 
 PRIVATE_NOTE = """\
@@ -194,12 +193,3 @@ def versions() -> dict[str, str]:
     names = ("dpsrm", "torch", "numpy", "scipy", "dp-accounting", "randomgen", "safetensors")
     packages = {name: importlib.metadata.version(name) for name in names}
     return {"python": platform.python_version(), **packages}
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -9,9 +9,10 @@ from pathlib import Path
 from dpsrm.accounting import Guarantee
 from dpsrm.accounting.position import need_reserved
 from dpsrm.core.errors import DpsrmError, InputError, need
+from dpsrm.core.files import sha256_of
 from dpsrm.runs.certificate import prove, render
 from dpsrm.runs.entries import Closing
-from dpsrm.runs.folder import RunFolder, sha256_of
+from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.ledger import LedgerFacts, read_ledger
 
 

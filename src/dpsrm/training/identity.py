@@ -20,7 +20,7 @@ from dpsrm.core.tree import leaves
 from dpsrm.data import Records, RecordSource, UnitRecords
 from dpsrm.gradients import LinearEngine, Objective
 from dpsrm.gradients.batch import on_device
-from dpsrm.gradients.generators import generators_kept, seed_generators
+from dpsrm.gradients.torch_state import generators_kept, seed_generators
 from dpsrm.runs.folder import versions
 from dpsrm.training.checkpoint import bytes_of
 

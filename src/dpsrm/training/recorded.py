@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from io import RawIOBase
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -12,7 +14,7 @@ from safetensors.torch import save_model
 from torch import nn
 
 from dpsrm.accounting import Guarantee
-from dpsrm.core.errors import DpsrmError
+from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.core.events import Spending
 from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
@@ -22,7 +24,6 @@ from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.ledger import Ledger
 from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpoint
-from dpsrm.training.note import note
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.settings import OWN
@@ -95,7 +96,7 @@ class RecordedRun:
         self._timer()
         if progress is None:
             return None
-        note(progress, self._journal)
+        _note(progress, self._journal)
         return replace(progress, theta=progress.theta.clone(), direction=progress.direction.clone())
 
     def checkpoint(self) -> Checkpoint:
@@ -192,3 +193,19 @@ def _save_model(module: nn.Module, folder: RunFolder) -> None:
     save_model(module, str(beside))
     write_atomically(folder.model, beside.read_bytes())
     beside.unlink()
+
+
+def _note(progress: Progress, journal: RawIOBase) -> None:
+    """Keep about 200 lines of exact training facts in `private/`; a resumed run adds to them (some steps twice)."""
+    every = max(1, progress.steps // 200)
+    if progress.step % every and progress.step != progress.steps:
+        return
+    facts: dict[str, Any] = {name: getattr(progress, name) for name in ("step", "steps", "direction_norm", "charged")}
+    heard = {} if progress.heard is None else progress.heard.journal()
+    line = json.dumps({**facts, **heard, "private": asdict(progress.private)}) + "\n"
+    try:
+        journal.write(line.encode())
+    except OSError as error:
+        raise InputError(
+            f"cannot write the run's journal in private/: {error}; free some space, then resume"
+        ) from error

@@ -15,8 +15,7 @@ from dpsrm.core.events import Sampling, Spending
 from dpsrm.core.secret import Diagnostics
 from dpsrm.data import Picked
 from dpsrm.gradients import Batch, engine
-from dpsrm.gradients.generators import generators_kept
-from dpsrm.gradients.precision import full_precision
+from dpsrm.gradients.torch_state import full_precision, generators_kept
 from dpsrm.mechanisms import Airlock, zcdp_multiplier
 from dpsrm.methods import Ask, Choice, Walk
 from dpsrm.runs.book import Book

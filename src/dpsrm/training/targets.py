@@ -18,7 +18,7 @@ from dpsrm.core.errors import need
 from dpsrm.data import Records, RecordSource, SparseRecords, UnitRecords, Units
 from dpsrm.gradients import AUTO, LinearEngine, Objective, Way
 from dpsrm.gradients.batch import on_device
-from dpsrm.gradients.generators import generators_kept
+from dpsrm.gradients.torch_state import generators_kept
 from dpsrm.training.config import Settings
 from dpsrm.training.models import binary_loss, multiclass_loss
 from dpsrm.training.settings import Performance, Privacy

@@ -19,7 +19,6 @@ from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, as_batch, copies, dense, example, examples, groups, padded, rows, shapes
 from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
-from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.ghost.assemble import agree, blocks
 from dpsrm.gradients.ghost.blocks import Block, Measure
 from dpsrm.gradients.ghost.lengths import Length, lengths, measure_parts
@@ -30,6 +29,7 @@ from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless, probes
 from dpsrm.gradients.query import Query
 from dpsrm.gradients.rows import Tally
+from dpsrm.gradients.torch_state import rng_states, set_rng_states
 
 _log = logging.getLogger(__name__)
 _CACHED, _MOST, _FEW, _ON_GPU = 2**21, 2**25, 16, 2**27

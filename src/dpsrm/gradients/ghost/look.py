@@ -12,10 +12,10 @@ from torch import Tensor
 
 from dpsrm.core.errors import DpsrmError, IsolationError
 from dpsrm.gradients.batch import Batch
-from dpsrm.gradients.generators import rng_states, set_rng_states
 from dpsrm.gradients.ghost.recording import record
 from dpsrm.gradients.ghost.terms import Rows
 from dpsrm.gradients.objective import Objective, Way
+from dpsrm.gradients.torch_state import rng_states, set_rng_states
 
 
 @dataclass(frozen=True)

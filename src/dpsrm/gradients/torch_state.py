@@ -1,5 +1,6 @@
-"""Sums are proved for ordinary float32 and float64: nothing shorter may compute them, and no layer that is trained.
+"""What torch keeps for all its code, as a run needs it and put back afterwards: precision, and generators.
 
+Sums are proved for ordinary float32 and float64: nothing shorter may compute them, and no layer that is trained.
 Autocast and TF32 round float32 products to 8 or 11 bits, far outside the margin (docs/decisions/rounding.md).
 """
 
@@ -53,3 +54,36 @@ class AutocastWatch(TorchFunctionMode):
                 remedy="leave autocast out, or switch it off around trained layers: torch.autocast(…, enabled=False)",
             )
         return func(*args, **(kwargs or {}))
+
+
+States = tuple[Tensor, ...]
+
+
+def rng_states() -> States:
+    """Where all generators stand: the host's first; reading them does not wait for a GPU."""
+    return torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())
+
+
+def set_rng_states(states: States) -> None:
+    """Put all generators where they stood."""
+    host, *gpus = states
+    torch.set_rng_state(host)
+    if gpus:
+        torch.cuda.set_rng_state_all(gpus)
+
+
+def seed_generators(seed: int) -> None:
+    """Let all generators begin anew."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leave all generators as they were."""
+    states = rng_states()
+    try:
+        yield
+    finally:
+        set_rng_states(states)
