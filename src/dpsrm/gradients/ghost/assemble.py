@@ -7,39 +7,31 @@ from collections.abc import Sequence
 import torch
 
 from dpsrm.gradients.ghost.blocks import Block, LookupBlock, RowsBlock
-from dpsrm.gradients.ghost.calls import Call
 from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.products import OuterBlock
-from dpsrm.gradients.ghost.recorder import AnyCall
 from dpsrm.gradients.ghost.recording import Recording
 from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, Windows, added, window_rows
 from dpsrm.gradients.ghost.tied import TiedBlock
 
-_PASSES = 36
+_PASSES = 56
 """What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
 
 
-def blocks(recordings: Sequence[Recording], mixture: Mixture, *, steady: bool = True) -> dict[str, Block]:
-    """The blocks of all parameters that were used, from recordings that agree; `steady` as in `Tally`."""
-    for recording in recordings[1:]:
-        for call, first in zip(recording.calls, recordings[0].calls, strict=True):
-            _share(call, first)
-    uses = [recording.terms() for recording in recordings]
-    return {name: _block([point[name] for point in uses], mixture, steady=steady) for name in uses[0]}
+def blocks(recordings: list[Recording], mixture: Mixture, *, steady: bool = True) -> dict[str, Block]:
+    """The blocks of all parameters that were used, from recordings that agree; `steady` as in `Tally`.
+
+    The list is emptied: what a block does not need of its recordings is given back before the next block is made.
+    """
+    uses = []
+    while recordings:
+        uses.append(recordings.pop(0).terms())
+    return {name: _block([point.pop(name) for point in uses], mixture, steady=steady) for name in list(uses[0])}
 
 
 def agree(recordings: Sequence[Recording]) -> bool:
     """Whether the same calls were made at every point, and nothing leaked."""
     keys = [[call.key for call in recording.calls] for recording in recordings]
     return all(other == keys[0] for other in keys) and not any(recording.leaks for recording in recordings)
-
-
-def _share(call: AnyCall, first: AnyCall) -> None:
-    """Let a call that does not depend on the parameters use the first point's input, if it is equal."""
-    if not (isinstance(call, Call) and isinstance(first, Call)) or not call.rooted:
-        return
-    if call.x is not None and first.x is not None and call.x is not first.x and torch.equal(call.x, first.x):
-        call.x, call.version = first.x, first.version
 
 
 def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block:

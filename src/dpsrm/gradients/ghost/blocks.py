@@ -64,6 +64,10 @@ class Block(Protocol):
         """Put zeros in the place of examples that are not finite."""
         ...
 
+    def rest(self) -> None:
+        """Give back memory for what can be computed again; called when all parts are measured."""
+        ...
+
 
 _CUT = 2**18
 """Numbers converted to float64 at once: 2 MB, which stay in the cache until they have been used."""
@@ -128,6 +132,9 @@ class RowsBlock:
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""
         self.atoms = {atom: torch.where(finite_B[:, None], rows, 0) for atom, rows in self.atoms.items()}
+
+    def rest(self) -> None:
+        """Nothing: the rows are kept."""
 
     def combined(self, part: Combination) -> Tensor:
         """The rows of a combination, in float64."""
@@ -194,3 +201,6 @@ class LookupBlock:
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""
         self.rows.silence(finite_B[self.owner_U])
+
+    def rest(self) -> None:
+        """Nothing: the rows are kept."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
@@ -36,6 +37,7 @@ class Call(Tapped):
     shape: tuple[int, ...] = ()
     version: int = 0
     rooted: bool = False
+    _terms: dict[str, Term] = field(default_factory=dict)
 
     def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
         """Remember the input, and tap the output (which is still to be made, if there is `run`)."""
@@ -46,13 +48,28 @@ class Call(Tapped):
         self.x, self.version, self.rooted, self.shape = x.detach(), x._version, not x.requires_grad, output.shape
         return tap(output, self.seed, self)
 
-    def terms(self) -> dict[str, Term]:
-        """One term per parameter."""
-        need(self.x is not None and self.x._version == self.version, _CHANGED, layer=self.key[1])
+    def share(self, first: Call) -> None:
+        """Use the first point's input if this one does not depend on the parameters, and is equal."""
+        if self.rooted and self.x is not None and first.x is not None and torch.equal(self.x, first.x):
+            self._need_unchanged()
+            self.x, self.version = first.x, first.version
+
+    def settle(self) -> None:
+        """Find the terms after the pass, and let go of what only the pass needs, above all the parameters."""
+        self._need_unchanged()
         assert self.x is not None
         grad = self.grad if self.grad is not None else self.x.new_zeros(self.shape)
         terms = self.rule.terms(grad, **{**self.arguments, self.data: self.x})
-        return {name: terms[argument] for argument, name in self.names.items()}
+        self._terms = {name: terms[argument] for argument, name in self.names.items()}
+        self.arguments = {}
+
+    def _need_unchanged(self) -> None:
+        """Refuse an input that was changed after it was used."""
+        need(self.x is not None and self.x._version == self.version, _CHANGED, layer=self.key[1])
+
+    def terms(self) -> dict[str, Term]:
+        """One term per parameter."""
+        return self._terms
 
 
 @dataclass

@@ -144,8 +144,9 @@ class GhostEngine:
             return True  # not added from recordings
         tensors = [tensor for recording in recordings for tensor in recording.tensors]
         mixture = Mixture.of(query)
+        losses_B = recordings[0].losses_B
         found = list(blocks(recordings, mixture, steady=False).values())
-        measures = measure_parts(mixture, found, recordings[0].losses_B)
+        measures = measure_parts(mixture, found, losses_B)
         return placeless([*tensors, *(t for m in measures for t in (m.square_B, m.doubt_B, m.spread_B))])
 
     def _look(self, query: Query, batch: Batch) -> Look:
@@ -171,9 +172,8 @@ class GhostEngine:
             need_rules(self.objective, sorted({name for recording in recordings for name in recording.leaks}))
             return False
         mixture = Mixture.of(query)
-        found = blocks(recordings, mixture, steady=tally.steady)
         losses = [recording.losses_B for recording in recordings]
-        del recordings
+        found = blocks(recordings, mixture, steady=tally.steady)
         measures = measure_parts(mixture, list(found.values()), losses[0])
         if self.objective.way is Way.BATCH:
             self._compare(query, batch, losses, measures)
@@ -190,7 +190,7 @@ class GhostEngine:
                 weights[atom] += part.weight * c * length.factor_B
         for name, total in self.objective.layout.split(tally.total_P).items():
             if name in found:
-                block = found[name]
+                block = found.pop(name)  # its memory is free for what comes next
                 loose_B = torch.stack([length.pieces_B > block.most_spread for length in known]).any(0)
                 additions = max(additions, block.add(weights, total.view(-1), loose_B=loose_B))
         tally.additions += additions
@@ -198,10 +198,11 @@ class GhostEngine:
     def _recordings(self, query: Query, batch: Batch, *, steady: bool) -> list[Recording]:
         """One pass per point, all with the same random numbers."""
         state = rng_states()
-        recordings = []
+        recordings: list[Recording] = []
         for point_P in query.points:
             set_rng_states(state)
-            recordings.append(record(self.objective, point_P, batch, steady=steady))
+            first = recordings[0] if recordings else None
+            recordings.append(record(self.objective, point_P, batch, steady=steady, first=first))
         return recordings
 
     def _compare(self, query: Query, batch: Batch, losses: Sequence[Tensor], measures: Sequence[Measure]) -> None:

@@ -30,12 +30,12 @@ class Length:
 def measure_parts(mixture: Mixture, found: Sequence[Block], losses_B: Tensor) -> list[Measure]:
     """What is known about the norm of every part and example."""
     zero_B = torch.zeros_like(losses_B, dtype=torch.float64)
-    measures = []
-    for mixed in mixture.parts:
-        measure = Measure(zero_B, zero_B, zero_B)
-        for block in found if mixed else ():
-            measure = measure.plus(block.measure(mixed))
-        measures.append(measure)
+    measures = [Measure(zero_B, zero_B, zero_B) for _ in mixture.parts]
+    for block in found:
+        for index, mixed in enumerate(mixture.parts):
+            if mixed:
+                measures[index] = measures[index].plus(block.measure(mixed))
+        block.rest()
     return measures
 
 

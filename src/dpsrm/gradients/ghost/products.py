@@ -28,6 +28,7 @@ _ZERO = torch.zeros((), dtype=torch.float64)
 _SUMS = 2**22
 """Numbers of chunks' sums held at once: 16 MB of float32."""
 
+Factors = dict[Atom, Tensor]
 Rights = dict[Atom, Combination]
 """The right factor of each left factor, as a combination of (j, j): g_j and (j, k): g_j − g_k."""
 
@@ -44,8 +45,8 @@ class OuterBlock:
         """
         self.steady = steady
         self.order = order or Order()
-        self.left: dict[Atom, Tensor] = {}
-        self.right: dict[Atom, Tensor] = {}
+        self._atoms = atoms
+        self._made: tuple[Factors, Factors] | None = None
         self._grams: dict[tuple[str, Atom, Atom], Tensor] = {}
         self._norms: dict[tuple[str, Atom], Tensor] = {}
         a_BTI, g_BTO = points[0].a_BTI, points[0].g_BTO
@@ -53,19 +54,27 @@ class OuterBlock:
         self.chunk = min(chunk(self.positions, a_BTI.shape[2] * g_BTO.shape[2], a_BTI.dtype), len(a_BTI))
         self.most_spread = most_spread(self.positions, self.chunk, a_BTI.dtype) if self.chunk else math.inf
         self.most_spread = self.most_spread if steady or self.chunk == 0 else -1.0
-        if self.chunk == 0:
-            points = _wide(points)
-        for j, k in atoms:
-            self._take(j, k, points)
+        self._points = list(points)
 
-    def _take(self, j: int, k: int, points: Sequence[Outer]) -> None:
-        """The factors that the atom (j, k) needs."""
-        self.left[j, j], self.right[j, j] = points[j].a_BTI, points[j].g_BTO
-        if j == k:
-            return
-        self.right[k, k], self.right[j, k] = points[k].g_BTO, points[j].g_BTO - points[k].g_BTO
-        if not same(points[j].a_BTI, points[k].a_BTI):
-            self.left[j, k] = points[j].a_BTI - points[k].a_BTI
+    @property
+    def left(self) -> Factors:
+        """The left factor of each atom."""
+        return self._factors()[0]
+
+    @property
+    def right(self) -> Factors:
+        """The right factor of each atom, and of each point that an atom subtracts."""
+        return self._factors()[1]
+
+    def _factors(self) -> tuple[Factors, Factors]:
+        """Both sides' factors, kept until `rest`."""
+        if self._made is None:
+            self._made = _factors(self._points if self.chunk else _wide(self._points), self._atoms)
+        return self._made
+
+    def rest(self) -> None:
+        """Forget factors and Gram matrices until they are needed again: all blocks' at once would not stay small."""
+        self._made, self._grams, self._norms = None, {}, {}
 
     def measure(self, part: Combination) -> Measure:
         """The norm of each example's combination; `doubt_B` as in docs/decisions/rounding.md."""
@@ -96,6 +105,7 @@ class OuterBlock:
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
         """The squared norms of the examples `rows`, from float64 products of exactly what `add` adds."""
         cut = self._cut(rows)
+        self.rest()
         return cut._square(cut._rights(part, thrifty=False)).clamp_min(0)
 
     def _cut(self, rows: Tensor) -> OuterBlock:
@@ -103,8 +113,8 @@ class OuterBlock:
         cut = OuterBlock.__new__(OuterBlock)
         cut.order, cut._grams, cut._norms, cut.chunk, cut.most_spread = self.order, {}, {}, 0, math.inf
         cut.positions, cut.steady = self.positions, self.steady
-        cut.left = {atom: left[rows].double() for atom, left in self.left.items()}
-        cut.right = {atom: right[rows].double() for atom, right in self.right.items()}
+        left, right = ({atom: x[rows].double() for atom, x in side.items()} for side in self._factors())
+        cut._made = left, right
         return cut
 
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
@@ -175,8 +185,8 @@ class OuterBlock:
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""
         keep = finite_B[:, None, None]
-        self.left = {atom: torch.where(keep, left, 0) for atom, left in self.left.items()}
-        self.right = {atom: torch.where(keep, right, 0) for atom, right in self.right.items()}
+        self._points = [Outer(*(torch.where(keep, x, 0) for x in (p.a_BTI, p.g_BTO))) for p in self._points]
+        self.rest()
 
     def _rights(self, part: Combination, *, thrifty: bool) -> Rights:
         """The right factors of a part; thrifty: g_k is written g_j − (g_j − g_k), which saves Gram matrices."""
@@ -216,6 +226,20 @@ class OuterBlock:
         for c, s, z in others:
             total_BTT = total_BTT.add(self._gram("right", s, z), alpha=c)
         return total_BTT
+
+
+def _factors(points: Sequence[Outer], atoms: Sequence[Atom]) -> tuple[Factors, Factors]:
+    """The left and right factors that the atoms need."""
+    left: Factors = {}
+    right: Factors = {}
+    for j, k in atoms:
+        left[j, j], right[j, j] = points[j].a_BTI, points[j].g_BTO
+        if j == k:
+            continue
+        right[k, k], right[j, k] = points[k].g_BTO, points[j].g_BTO - points[k].g_BTO
+        if not same(points[j].a_BTI, points[k].a_BTI):
+            left[j, k] = points[j].a_BTI - points[k].a_BTI
+    return left, right
 
 
 def _wide(points: Sequence[Outer]) -> list[Outer]:

@@ -49,18 +49,36 @@ class Recording:
         return [self.losses_B, *inputs, *(call.grad for call in self.calls if call.grad is not None)]
 
 
-def record(objective: Objective, point_P: Tensor, batch: Batch, *, steady: bool = True) -> Recording:
+def record(
+    objective: Objective, point_P: Tensor, batch: Batch, *, steady: bool = True, first: Recording | None = None
+) -> Recording:
     """One pass at `point_P` over a batch of one example or more, forward and backward through Σ losses.
 
     Args:
         steady: as in `for_each`.
+        first: what another point recorded: inputs that are the same there are kept once.
     """
     with torch.enable_grad(), objective.explained(point_P, batch):
         parameters = {name: p.detach().requires_grad_() for name, p in objective.parameters(point_P).items()}
         recorder = Recorder(parameters, batch=_sizes(batch) if objective.way is Way.BATCH else None)
         losses_B = _losses(objective.ready(), parameters, recorder, batch, steady=steady)
         leaks = _backward(recorder, losses_B) if losses_B.requires_grad else ()
+    if not leaks:
+        _settle(recorder, first)
     return Recording(tuple(recorder.calls), losses_B.detach(), leaks, recorder.derived)
+
+
+def _settle(recorder: Recorder, first: Recording | None) -> None:
+    """Find every call's terms; the pass's copy of the parameters is let go, unless something was derived from them."""
+    others = {call.key: call for call in first.calls} if first is not None else {}
+    for call in recorder.calls:
+        other = others.get(call.key)
+        if isinstance(call, Call):
+            if isinstance(other, Call):
+                call.share(other)
+            call.settle()
+    if not recorder.derived.made:
+        recorder.derived.parameters = {}
 
 
 def _sizes(batch: Batch) -> tuple[int, int]:

@@ -68,3 +68,7 @@ class TiedBlock:
         """Put zeros in the place of examples that are not finite."""
         self.words.silence(finite_B)
         self.out.silence(finite_B)
+
+    def rest(self) -> None:
+        """Give back what can be computed again."""
+        self.out.rest()
