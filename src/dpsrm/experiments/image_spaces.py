@@ -25,6 +25,7 @@ class _Grid:
     paper: Axes = field(default_factory=dict)
     papers_clip: float = 0.0
     papers_gammas: list[float] = field(default_factory=list)
+    rate_per_clip: bool = False
 
 
 _FALLING: Axes = {"decay": ["linear"], "output": ["last"]}
@@ -67,13 +68,14 @@ _GRIDS: dict[str, _Grid] = {
 }
 
 _FEATURES = _Grid(
-    clips=[0.25, 0.5, 1.0],
+    clips=[0.004, 0.02, 0.1, 0.5],
     schedule={
-        "batch": [4096, 8192, 16384],
-        "epochs": [10.0, 20.0, 40.0],
-        "learning_rate": [100.0, 150.0, 200.0, 300.0, 400.0, 600.0, 800.0],
+        "batch": [1024, 2048, 4096],
+        "epochs": [5.0, 10.0, 20.0],
+        "learning_rate": [75.0, 150.0, 300.0, 600.0, 1200.0],
     },
-    first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 3},
+    first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 2},
+    rate_per_clip=True,
 )
 """For a linear model on records of length 1: where the gradients of most are small, only large rates come far."""
 
@@ -117,6 +119,7 @@ def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
             training={**grid.schedule, **_FALLING},
             model=model,
             first={**grid.first, **first},
+            rate_per_clip=grid.rate_per_clip,
         )
         for label, (method, own, first) in _OWN.items()
     ]

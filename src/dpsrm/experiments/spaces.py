@@ -19,7 +19,8 @@ class Space:
     """The settings of one row that may vary; each is a list, from small to large.
 
     `model` is the one the row is about; `first` is where a short search begins, at the smallest ε (None: at random);
-    `as_papers` sets C2 = γ and takes `first_batch` as a multiple of the batch, as in the paper's experiments on images.
+    with `rate_per_clip` learning rates stand for their products with C1; `as_papers` sets C2 = γ and takes `first_batch`
+    as a multiple of the batch, as in the paper's experiments on images.
     """
 
     label: str
@@ -30,6 +31,7 @@ class Space:
     model: str = ""
     first: Point | None = None
     as_papers: bool = False
+    rate_per_clip: bool = False
 
     def draw(self, stream: np.random.Generator) -> Point:
         """A random point."""
@@ -61,6 +63,8 @@ class Space:
             if name in settings:
                 settings[name] *= settings["max_grad_norm"]
         training = {name: values[point[name]] for name, values in self.training.items()}
+        if self.rate_per_clip:
+            training["learning_rate"] /= settings["max_grad_norm"]
         if self.as_papers:
             settings["max_diff_norm"] = settings["gamma"]
             training["first_batch"] *= training["batch"]

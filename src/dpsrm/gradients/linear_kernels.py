@@ -42,6 +42,8 @@ BLOCK = 1024
 """So many rows are added up before their sum is added to the total: short chains of additions round little."""
 SMALLEST = 1e-200
 """A clip, or weight times clip, below this lets nothing through: products near it could underflow."""
+_NEAR = 1 << 16
+"""Numbers of so many rows (8 at least) are used for all outputs before others are read: they stay in the cache."""
 _NORMAL = 2.2250738585072014e-308
 """The smallest float64 that has all its digits."""
 
@@ -110,11 +112,13 @@ def _logits(rows: Rows, picked_B: Array, model: Model, points_KP: Array, z_BKC: 
     """z = θ·x + bias for the picked rows, every point and output."""
     starts, columns, values = rows[0], rows[1], rows[2]
     D, bias, C = model[1], model[2], z_BKC.shape[2]
-    for k in range(len(points_KP)):
-        for c in range(C):
+    near = max(8, _NEAR // max(D, 1))
+    for first in range(0, len(picked_B), near):
+        for kc in range(len(points_KP) * C):
+            k, c = kc // C, kc % C
             weights_D = points_KP[k, c * D : (c + 1) * D]
             offset = points_KP[k, C * D + c] if bias == 1 else 0.0
-            for r in range(len(picked_B)):
+            for r in range(first, min(first + near, len(picked_B))):
                 start, stop, total = starts[picked_B[r]], starts[picked_B[r] + 1], 0.0
                 row = values[start:stop]
                 if len(columns) == 0:
@@ -132,22 +136,24 @@ def _accumulate(rows: Rows, picked_B: Array, model: Model, u_BC: Array, total_P:
     """total += Σ u ⊗ (x, 1) over the picked rows; u = 0 leaves a row out, whatever it holds."""
     starts, columns, values = rows[0], rows[1], rows[2]
     D, bias, C = model[1], model[2], u_BC.shape[1]
-    for c in range(C):
-        into_D = total_P[c * D : (c + 1) * D]
-        for r in range(len(picked_B)):
-            start, stop, u = starts[picked_B[r]], starts[picked_B[r] + 1], u_BC[r, c]
-            if u == 0:
-                continue
-            row = values[start:stop]
-            if len(columns) == 0:
-                for j in range(len(row)):
-                    into_D[j] += u * np.float64(row[j])
-            else:
-                where = columns[start:stop]
-                for s in range(len(row)):
-                    into_D[where[s]] += u * np.float64(row[s])
-            if bias == 1:
-                total_P[C * D + c] += u
+    near = max(8, _NEAR // max(D, 1))
+    for first in range(0, len(picked_B), near):
+        for c in range(C):
+            into_D = total_P[c * D : (c + 1) * D]
+            for r in range(first, min(first + near, len(picked_B))):
+                start, stop, u = starts[picked_B[r]], starts[picked_B[r] + 1], u_BC[r, c]
+                if u == 0:
+                    continue
+                row = values[start:stop]
+                if len(columns) == 0:
+                    for j in range(len(row)):
+                        into_D[j] += u * np.float64(row[j])
+                else:
+                    where = columns[start:stop]
+                    for s in range(len(row)):
+                        into_D[where[s]] += u * np.float64(row[s])
+                if bias == 1:
+                    total_P[C * D + c] += u
 
 
 @_exact
