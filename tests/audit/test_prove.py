@@ -172,7 +172,8 @@ def test_what_places_are_tried_with_is_public():
     """Found by `prove`: the size of pieces was decided by a drawn example, so that a resumed run could differ."""
     objective = Objective.of(nn.Linear(3, 2), dpsrm.multiclass_loss)
     theta = objective.layout.read(objective.module)
-    one, other = (torch.ones(3), torch.tensor(1)), (torch.full((3,), 7.0), torch.tensor(1))
+    one, other = (torch.ones(3), torch.tensor(1)), (torch.full((3,), 7.0), torch.tensor(0))
     for a, b in zip(probes([theta], one), probes([theta + 1], other), strict=True):
         assert torch.equal(a[0][0], b[0][0])
         assert torch.equal(a[1][0], b[1][0])
+        assert torch.equal(a[1][1], b[1][1])

@@ -43,7 +43,7 @@ _PROBES = 4
 
 
 def probes(points: Sequence[Tensor], one: Batch) -> Iterator[tuple[tuple[Tensor, ...], Batch]]:
-    """Points and examples to try places with: of these shapes, always the same numbers (whole numbers stay).
+    """Points and examples to try places with: of these shapes, always the same numbers (whole ones are 1).
 
     What is tried must be public, and the same when a run is resumed: with the values of a drawn example at the θ of
     the moment, the answer could be another for a neighbour or after a resume, and every sum with it.
@@ -52,7 +52,7 @@ def probes(points: Sequence[Tensor], one: Batch) -> Iterator[tuple[tuple[Tensor,
 
     def made(like: Tensor) -> Tensor:
         numbers = torch.randn(like.shape, generator=draw, dtype=torch.float64, device="cpu")
-        return numbers.to(like) if like.is_floating_point() else like
+        return numbers.to(like) if like.is_floating_point() else torch.ones_like(like)
 
     for _ in range(_PROBES):
         yield tuple(0.3 * made(point_P) for point_P in points), mapped(made, one)
