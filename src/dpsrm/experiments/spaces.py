@@ -19,8 +19,8 @@ class Space:
     """The settings of one row that may vary; each is a list, from small to large.
 
     `model` is the one the row is about; `first` is where a short search begins, at the smallest ε (None: at random);
-    with `rate_per_clip` learning rates stand for their products with C1; `as_papers` sets C2 = γ and takes `first_batch`
-    as a multiple of the batch, as in the paper's experiments on images.
+    with `rate_per_clip` learning rates stand for their products with C1; `as_papers` sets C2 = γ and takes
+    `first_batch` as a multiple of the batch, as in the paper's experiments on images.
     """
 
     label: str
