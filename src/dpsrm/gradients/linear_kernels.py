@@ -18,32 +18,20 @@ Numba leaves in single precision.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
+from dpsrm.gradients.linear_types import Array, Asked, Floats, Model, People, Rows
 from dpsrm.gradients.query import STABILITY
 from dpsrm.gradients.standard_losses import BINARY, SQUARED
-
-Floats = npt.NDArray[np.float64]
-Array = npt.NDArray[Any]
-Rows = tuple[Array, Array, Array, Array, Array]
-"""starts, columns, values, ‖(x, 1)‖ per row, target per row."""
-Model = tuple[int, int, float]
-"""Which loss, D, and 1 if there is a bias."""
-People = tuple[Array, Array]
-"""Rows of all persons of a batch, and where each person's begin in them (one more at the end)."""
-Asked = tuple[Array, Array, float]
-"""(clip, weight, 1 for AUTO-S) per part, (M, K) coefficients, the margin by which clips are shrunk."""
 
 BLOCK = 1024
 """So many rows are added up before their sum is added to the total: short chains of additions round little."""
 SMALLEST = 1e-200
 """A clip, or weight times clip, below this lets nothing through: products near it could underflow."""
 _NEAR = 1 << 16
-"""Numbers of so many rows (8 at least) are used for all outputs before others are read: they stay in the cache."""
+"""As many rows as hold so many numbers (8 rows at least) are used for all outputs at once: they stay in the cache."""
 _NORMAL = 2.2250738585072014e-308
 """The smallest float64 that has all its digits."""
 

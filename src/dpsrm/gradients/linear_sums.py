@@ -12,17 +12,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedScores, ClippedSum, Diagnostics
+from dpsrm.gradients.linear_types import Array, Model, Rows
 from dpsrm.gradients.query import ClipRule, Excess, Part, Query, refuse_excess
 
-Array = npt.NDArray[Any]
-Rows = tuple[Array, Array, Array, Array, Array]
-Model = tuple[int, int, float]
 UNIT = 2.0**-53
 """u: the largest relative error of one float64 operation."""
 _BLOCK = 1024
