@@ -38,6 +38,10 @@ class ResumeError(DpsrmError):
     """A run cannot be resumed: it is finished, its keys are gone, or something is not what it was."""
 
 
+class RankFailed(DpsrmError):
+    """Another process of this training stopped, or disagrees with this one; nothing more is released."""
+
+
 class MissingExtra(DpsrmError, ImportError):
     """A package is not installed that only some abilities need; the message has the command that installs it."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,37 @@ class Streams:
     def choose(cls, seed: int | None) -> Streams:
         """`secure()` without a seed, `seeded(seed)` with one."""
         return cls.secure() if seed is None else cls.seeded(seed)
+
+
+BLOCK = 2**32
+"""32-bit words of a stream that a block of noise has for itself: far more than its numbers need."""
+
+
+def block_states(stream: np.random.Generator, first: int, last: int) -> Iterator[None]:
+    """Let `stream` stand at the beginning of its blocks number `first` … `last` − 1, one after the other.
+
+    Block 0 begins where the stream stands, block k about k·2³² words on, so each block has numbers of its own. At the
+    end the stream stands at block `last`.
+    """
+    bits: Any = stream.bit_generator
+    start = bits.state
+    for block in range(first, last + 1):
+        if isinstance(bits, ChaCha):
+            bits.state = _moved(start, block)
+        else:
+            bits.state = start
+            bits.advance(block * BLOCK)
+        if block < last:
+            yield
+
+
+def _moved(state: dict[str, Any], blocks: int) -> dict[str, Any]:
+    """A ChaCha state so many blocks on; its counter counts words, and 16 of them are made at once."""
+    if blocks == 0:
+        return state
+    words, nonce = state["state"]["ctr"]
+    counter = np.array([(int(words) + 15) // 16 * 16 + blocks * BLOCK, nonce], dtype=np.uint64)
+    return {**state, "state": {**state["state"], "ctr": counter}}
 
 
 class _Position:

@@ -21,9 +21,36 @@ class Diagnostics:
     nonfinite: int = 0
 
 
+@dataclass(frozen=True)
+class Coordinates:
+    """The numbers `begin` … `end` − 1 of a vector of `of` numbers.
+
+    >>> Coordinates(2, 5, of=8).size, Coordinates(2, 5, of=8).whole, Coordinates(0, 8, of=8).whole
+    (3, False, True)
+    """
+
+    begin: int
+    end: int
+    of: int
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return self.end - self.begin
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all."""
+        return self.size == self.of
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClippedSum(Generic[V]):
     """A sum of `rows` per-example contributions, each of Euclidean norm at most `bound`.
+
+    Attributes:
+        additions: how many numbers were added to one coordinate at most, where that must be counted.
+        part: which coordinates `secret` holds, if not all: `bound` is that of the whole vector.
 
     Guarantee: replacing one record moves `secret` by at most 2·bound, adding or removing one by at most bound.
     Only `dpsrm.mechanisms` reads `secret` (a test of the source checks it).
@@ -36,10 +63,16 @@ class ClippedSum(Generic[V]):
     bound: float
     rows: int
     diagnostics: Diagnostics = field(default_factory=Diagnostics, repr=False)
+    additions: int = 0
+    part: Coordinates | None = None
 
     def __post_init__(self) -> None:
         """Refuse a bound that is no bound."""
         need(self.bound >= 0, "the bound of a clipped sum cannot be negative", bound=self.bound)
+
+    def coordinates(self, size: int) -> Coordinates:
+        """Which coordinates `secret` holds, being of `size` numbers: all, unless `part` says otherwise."""
+        return Coordinates(0, size, of=size) if self.part is None else self.part
 
     def sensitivity(self, adjacency: Adjacency) -> float:
         """How far `secret` moves at most between adjacent datasets."""

@@ -62,7 +62,8 @@ class LoopEngine:
                 total_P += part.weight * row_P * scale
         rows = max(count, 1)
         facts = Diagnostics(loss=loss / rows, clipped=tuple(c / rows for c in clipped), nonfinite=nonfinite)
-        return ClippedSum(secret=total_P, bound=query.bound, rows=count, diagnostics=facts)
+        added = count * len(query.parts)
+        return ClippedSum(secret=total_P, bound=query.bound, rows=count, diagnostics=facts, additions=added)
 
     def _gradients(self, points: Sequence[Tensor], one: Batch) -> list[tuple[Tensor, float]]:
         """∇f_i and f_i at every point, with the same random numbers."""

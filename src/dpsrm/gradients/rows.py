@@ -75,6 +75,7 @@ class Tally:
             secret=self.total_P,
             bound=self.query.bound,
             rows=self.rows,
+            additions=self.additions,
             diagnostics=Diagnostics(
                 loss=float(self.loss) / share,
                 clipped=tuple(int(count) / share for count in self.clipped),

@@ -135,9 +135,10 @@ class Airlock:
         self.releases += 1
         if noise_multiplier == 0:
             return total.secret / sampling.batch
-        noise = gaussian_noise(std, total.secret.numel(), self._noise)
+        part = total.coordinates(total.secret.numel())
+        noise = gaussian_noise(std, part, self._noise)
         noisy = noise.to(total.secret.device).add_(total.secret)
-        return on_grid(noisy, std).div_(float(sampling.batch))
+        return on_grid(noisy, std, of=part.of).div_(float(sampling.batch))
 
     def _pay(self, event: Event, count: int = 1) -> None:
         """Use charges made ahead, or have the budget accept new ones and write them down."""

@@ -6,17 +6,34 @@ from typing import Protocol
 
 from dpsrm.core.errors import need
 from dpsrm.core.events import Charge, Event, Spending
-from dpsrm.runs.entries import Header
+from dpsrm.runs.entries import Closing, Header
 
 
 class Book(Protocol):
     """What an airlock needs of a ledger."""
 
     header: Header
-    spending: Spending
+
+    @property
+    def spending(self) -> Spending:
+        """What is charged."""
+        ...
 
     def charge(self, event: Event, count: int) -> None:
         """Record that up to `count` releases of `event` may follow."""
+        ...
+
+
+class PositionedBook(Book, Protocol):
+    """A book that knows where its ledger stands."""
+
+    @property
+    def position(self) -> tuple[int, str]:
+        """How many lines are on disk, and the hash of the last one."""
+        ...
+
+    def close(self, closing: Closing) -> None:
+        """Bind what is published to the charges; nothing may follow."""
         ...
 
 

@@ -19,16 +19,19 @@ from dpsrm.core.tree import leaves
 from dpsrm.gradients import Batch
 from dpsrm.methods import Ask, Choice
 from dpsrm.training.checkpoint import bytes_of
+from dpsrm.training.strategy import OneProcess, Strategy
 
 
 class AskedLog:
     """A file in `private/` with a keyed digest of each release's question and batch, on disk before it is answered."""
 
-    def __init__(self, path: Path, streams: Streams) -> None:
-        """Read what was asked before, if anything; a torn last line was never answered."""
-        self._streams = streams
+    def __init__(self, path: Path, streams: Streams, ranks: Strategy | None = None) -> None:
+        """Read what was asked before, if anything; a torn last line was never answered. The leader keeps the file."""
+        self._streams, self._ranks = streams, ranks or OneProcess()
         self._known: dict[int, str] = {}
-        if path.exists():
+        if not self._ranks.leader:
+            path = Path(os.devnull)
+        elif path.exists():
             for line in path.read_text().splitlines(keepends=True):
                 if line.endswith("\n"):
                     release, digest = json.loads(line)
@@ -40,7 +43,14 @@ class AskedLog:
 
     def note(self, release: int, ask: Ask | Choice, batch: Batch) -> None:
         """Keep what release number `release` asks; `ResumeError` if it was made before and asked something else."""
-        digest = self._streams.tag(_pieces(ask, batch))
+        digests = self._ranks.gathered(self._streams.tag(_pieces(ask, batch)))
+        digest = digests[0] if len(digests) == 1 else self._streams.tag([each.encode() for each in digests])
+        with self._ranks.together():
+            if self._ranks.leader:
+                self._note(release, digest)
+
+    def _note(self, release: int, digest: str) -> None:
+        """Keep one digest, of what all ranks ask."""
         known = self._known.get(release)
         if known is None:
             self._file.write(json.dumps([release, digest]) + "\n")
@@ -68,7 +78,8 @@ class AskedLog:
     def _sync(self) -> None:
         """Wait until the file is on disk."""
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._ranks.leader:
+            os.fsync(self._file.fileno())
 
 
 def _pieces(ask: Ask | Choice, batch: Batch) -> list[Any]:

@@ -62,10 +62,10 @@ class Prepared:
         """How many torch threads a run that begins now uses."""
         return self.settings.performance.threads_for(self.objective.layout.size)
 
-    def pick(self, indices: Indices, release: int) -> Picked | None:
-        """Of units, the rows that count in this release; None where records are drawn."""
+    def pick(self, indices: Indices, release: int) -> Indices | Picked:
+        """Of units, the rows that count in this release; of records, they themselves."""
         if not isinstance(self.records, UnitRecords):
-            return None
+            return indices
         seed, grouping = self.streams.row_seed(release), self.records.units.grouping
         return Picked(*pick_rows(grouping, indices, most=self.records.most, seed=seed))
 

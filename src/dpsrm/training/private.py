@@ -27,6 +27,7 @@ from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.settings import OWN, Performance, Privacy, Training
 from dpsrm.training.start import begin, reopen
 from dpsrm.training.statement import Statement
+from dpsrm.training.strategy import strategy
 
 
 def make_private(
@@ -142,10 +143,11 @@ def make_private(
         budget=budget,
         statement=statement,
     )
+    strategy().align(model)
     stepper = OptimizerStep.own(optimizer, model, Layout.of(model))
     preparer = partial(prepare, model, _losses(losses), records, stepper=stepper, unit=unit)
     run = _run(settings, preparer, model, out, resume=resume, overwrite=overwrite, optimizer=optimizer)
-    asked = AskedLog(run.folder.private / "asked.jsonl", run.prepared.streams)
+    asked = AskedLog(run.folder.private / "asked.jsonl", run.prepared.streams, run.strategy)
     loader = PrivateLoader(run, batches=each if steps is None else steps, like=data_loader)
     return PrivateTraining(run, asked, loader)
 

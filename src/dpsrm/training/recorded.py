@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from io import RawIOBase
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -20,14 +22,15 @@ from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import ENGINES, Engine, Way
 from dpsrm.report import publish_words
+from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.ledger import Ledger
 from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpoint
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.settings import OWN
 from dpsrm.training.step import Draw, Progress, Step
+from dpsrm.training.strategy import Strategy
 
 T = TypeVar("T", bound=AbstractContextManager[Any])
 _log = logging.getLogger(__name__)
@@ -62,9 +65,10 @@ class RecordedRun:
     Args:
         prepared: the run.
         folder: its folder, held by this process.
-        ledger: the folder's ledger.
+        ledger: the folder's ledger, or the leader's word about it.
         facts: what goes into every checkpoint, to be compared when the run is resumed.
         held: locks and files to let go of at the end.
+        strategy: which process of the training this is; only the leader writes into the folder.
         after: where an interrupted run stood.
     """
 
@@ -72,10 +76,11 @@ class RecordedRun:
         self,
         prepared: Prepared,
         folder: RunFolder,
-        ledger: Ledger,
+        ledger: PositionedBook,
         *,
         facts: dict[str, Any],
         held: ExitStack,
+        strategy: Strategy,
         after: Checkpoint | None = None,
     ) -> None:
         """Stand at the beginning, or where `after` stands."""
@@ -83,12 +88,12 @@ class RecordedRun:
         self.folder = folder
         self._facts = facts
         self._ledger = ledger
+        self.strategy = strategy
         self.step = self._step(None if after is None else after.released)
         self._held = held
         self._timer = CheckpointTimer(prepared.settings.performance, self.write_checkpoint)
-        self._journal = held.enter_context(
-            (folder.private / "progress.jsonl").open("ab" if after else "wb", buffering=0)
-        )
+        journal = (folder.private / "progress.jsonl") if strategy.leader else Path(os.devnull)
+        self._journal = held.enter_context(journal.open("ab" if after else "wb", buffering=0))
 
     def advance(self, drawn: Draw | None = None, batch: Any = None) -> Progress | None:
         """Make the next release; see `Step`. What is handed out is a copy: nobody moves the walk but the step."""
@@ -111,6 +116,8 @@ class RecordedRun:
 
     def write_checkpoint(self) -> None:
         """Keep where the run stands."""
+        if not self.strategy.leader:
+            return
         write_checkpoint(self.folder.checkpoint, self.checkpoint(), self.prepared.streams)
 
     def rewind(self, checkpoint: Checkpoint) -> None:
@@ -120,7 +127,8 @@ class RecordedRun:
 
     def _step(self, released: Spending | None) -> Step:
         """The step after the releases made, with the threads the run began with."""
-        return Step(self.prepared, self._ledger, released=released, threads=self._facts["threads"])
+        made_with = self._facts["threads"], self._facts["shares"]
+        return Step(self.prepared, self._ledger, released=released, strategy=self.strategy, made_with=made_with)
 
     def finish(self, *, asked: int = 0) -> Run:
         """Certify what the ledger on disk proves, close it over all that is published, then destroy the key.
@@ -138,6 +146,15 @@ class RecordedRun:
                 "%s changed while training; published is what it was at the beginning, because nobody charged for it",
                 ", ".join(changed),
             )
+        with self.strategy.together():
+            guarantee, head = self._publish(asked) if self.strategy.leader else (plan.guarantee, "")
+        head = self.strategy.tell(head.encode()).decode()
+        self.close()
+        return Run(module=p.objective.module, plan=plan, guarantee=guarantee, folder=folder, head=head)
+
+    def _publish(self, asked: int) -> tuple[Guarantee | None, str]:
+        """Write model and words, close the ledger over them, destroy the key; what is proved, and the ledger's head."""
+        p, folder, plan = self.prepared, self.folder, self.prepared.plan
         _save_model(p.objective.module, folder)
         closing = Closing(
             released=max(self.step.airlock.releases, min(asked, self._ledger.spending.releases)),
@@ -149,10 +166,8 @@ class RecordedRun:
         )
         guarantee, closing = publish_words(folder, closing)
         self._ledger.close(closing)
-        head = self._ledger.position[1]
         folder.destroy_key()
-        self.close()
-        return Run(module=p.objective.module, plan=plan, guarantee=guarantee, folder=folder, head=head)
+        return guarantee, self._ledger.position[1]
 
     def hold(self, what: T) -> T:
         """Let go of `what` too when the run is closed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,11 +19,19 @@ from dpsrm.core.randomness import Streams
 from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.keys import keep_keys, read_keys
 from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
-from dpsrm.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from dpsrm.training.checkpoint import (
+    Checkpoint,
+    bytes_of,
+    pack_checkpoint,
+    read_checkpoint,
+    unpack_checkpoint,
+    write_checkpoint,
+)
 from dpsrm.training.config import Settings, settings_from, settings_to_dict
 from dpsrm.training.identity import identity_of, need_same, record_bytes
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.recorded import RecordedRun
+from dpsrm.training.strategy import Strategy, strategy
 from dpsrm.training.targets import tell_expectations
 
 Preparer = Callable[[Settings, Streams], Prepared]
@@ -38,26 +47,52 @@ def begin(
         prepare: checks everything and plans; called before anything is written.
         about: further public facts for config.toml.
     """
-    prepared = prepare(settings, Streams.choose(settings.seed))
+    ranks = strategy()
+    streams = ranks.streams(Streams.choose(settings.seed))
+    with ranks.together():
+        prepared = prepare(settings, streams)
+        identity = identity_of(prepared.objective, prepared.records, streams) if _identified(settings, ranks) else {}
+    ranks.need_same(**{"settings and plan": json.dumps(prepared.facts()), "start": bytes_of(prepared.walk.theta).hex()})
+    ranks.need_same(**{name: json.dumps(value) for name, value in identity.items()})
     folder = RunFolder(out)
     with ExitStack() as held:
-        tell_expectations(prepared.objective, prepared.records, settings.privacy)
-        held.enter_context(_made(prepared, folder, overwrite=overwrite))
-        write_toml(folder.config, {**settings_to_dict(prepared.settings), **(about or {})})
-        folder.write_environment()
-        facts = {
-            **prepared.facts(),
-            "threads": prepared.threads,
-            "files": folder.digests(folder.config, folder.environment),
-        }
-        if settings.performance.resumable:
-            facts["identity"] = identity_of(prepared.objective, prepared.records, prepared.streams)
-            keep_keys(folder.keys, prepared.streams)
-            write_checkpoint(folder.checkpoint, _first(facts, prepared), prepared.streams)
-        ledger = held.enter_context(
-            Ledger(folder.ledger, prepared.plan.header(private_randomness=prepared.streams.private))
-        )
-        return RecordedRun(prepared, folder, ledger, facts=facts, held=held.pop_all())
+        with ranks.together():
+            ledger, first = None, b""
+            if ranks.leader:
+                facts = {**prepared.facts(), "threads": prepared.threads, "shares": ranks.ranks, "identity": identity}
+                ledger, first = _opened(prepared, folder, facts, held, overwrite=overwrite, about=about)
+        facts = unpack_checkpoint(ranks.tell(first), streams, "the leader's word").facts
+        book = ranks.book(ledger, prepared.plan.header(private_randomness=streams.private))
+        return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all(), strategy=ranks)
+
+
+def _identified(settings: Settings, ranks: Strategy) -> bool:
+    """Whether anybody will compare what data and module are."""
+    return settings.performance.resumable or ranks.ranks > 1
+
+
+def _opened(
+    prepared: Prepared,
+    folder: RunFolder,
+    facts: dict[str, Any],
+    held: ExitStack,
+    *,
+    overwrite: bool,
+    about: dict[str, Any] | None,
+) -> tuple[Ledger, bytes]:
+    """Make the folder with all a run begins with; its ledger, and its first checkpoint."""
+    settings, streams = prepared.settings, prepared.streams
+    tell_expectations(prepared.objective, prepared.records, settings.privacy)
+    held.enter_context(_made(prepared, folder, overwrite=overwrite))
+    write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
+    folder.write_environment()
+    facts = {**facts, "files": folder.digests(folder.config, folder.environment)}
+    first = _first(facts, prepared)
+    if settings.performance.resumable:
+        keep_keys(folder.keys, streams)
+        write_checkpoint(folder.checkpoint, first, streams)
+    header = prepared.plan.header(private_randomness=streams.private)
+    return held.enter_context(Ledger(folder.ledger, header)), pack_checkpoint(first, streams)
 
 
 def reopen(path: Path, prepare: Preparer, *, parameters: int) -> RecordedRun:
@@ -67,22 +102,35 @@ def reopen(path: Path, prepare: Preparer, *, parameters: int) -> RecordedRun:
         prepare: as in `begin`; it must lead to the very same run.
         parameters: how many numbers the module trains, which limits the size of a checkpoint.
     """
-    folder = RunFolder(path)
-    if not folder.path.is_dir():
-        raise ResumeError(f"a run is a folder; got {str(path)!r}")
+    ranks, folder = strategy(), RunFolder(path)
     with ExitStack() as held:
-        if folder.private.is_dir():
-            held.enter_context(folder.hold())
-        _need_unfinished(folder)
-        need_reserved(folder.path)
-        streams = read_keys(folder.keys)
-        checkpoint = read_checkpoint(folder.checkpoint, streams, parameters=parameters)
-        _need_same_files(folder, checkpoint)
-        prepared = prepare(settings_from(checkpoint.facts["settings"]), streams)
-        _need_same_run(checkpoint, prepared)
-        prepared.restore(checkpoint.walk, checkpoint.output)
-        ledger = held.enter_context(_ledger(folder, prepared, checkpoint))
-        return RecordedRun(prepared, folder, ledger, facts=checkpoint.facts, held=held.pop_all(), after=checkpoint)
+        with ranks.together():
+            own, packed = _found(folder, held, parameters) if ranks.leader else (None, b"")
+        streams = ranks.streams(own)
+        checkpoint = unpack_checkpoint(ranks.tell(packed), streams, f"the checkpoint {folder.checkpoint}")
+        with ranks.together():
+            prepared = prepare(settings_from(checkpoint.facts["settings"]), streams)
+            _need_same_run(checkpoint, prepared)
+            prepared.restore(checkpoint.walk, checkpoint.output)
+        with ranks.together():
+            ledger = held.enter_context(_ledger(folder, prepared, checkpoint)) if ranks.leader else None
+        book = ranks.book(ledger, prepared.plan.header(private_randomness=streams.private))
+        facts, after = checkpoint.facts, checkpoint
+        return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all(), strategy=ranks, after=after)
+
+
+def _found(folder: RunFolder, held: ExitStack, parameters: int) -> tuple[Streams, bytes]:
+    """Hold the folder of an interrupted run; its key, and its last checkpoint."""
+    if not folder.path.is_dir():
+        raise ResumeError(f"a run is a folder; got {str(folder.path)!r}")
+    if folder.private.is_dir():
+        held.enter_context(folder.hold())
+    _need_unfinished(folder)
+    need_reserved(folder.path)
+    streams = read_keys(folder.keys)
+    checkpoint = read_checkpoint(folder.checkpoint, streams, parameters=parameters)
+    _need_same_files(folder, checkpoint)
+    return streams, pack_checkpoint(checkpoint, streams)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import BudgetExceeded, Diverged, LedgerError, need
 from dpsrm.core.events import Sampling, Spending
-from dpsrm.core.secret import Diagnostics
+from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.data import Picked
 from dpsrm.gradients import Batch, engine
 from dpsrm.gradients.torch_state import full_precision, generators_kept
@@ -22,6 +22,7 @@ from dpsrm.runs.book import Book
 from dpsrm.sampling import draw
 from dpsrm.sampling.draw import Indices
 from dpsrm.training.prepare import Prepared
+from dpsrm.training.strategy import OneProcess, Strategy
 from dpsrm.training.summing import summer
 
 
@@ -89,18 +90,24 @@ class Draw:
     """The records (or units) drawn for one release: its number, the sampling that will be charged, their positions.
 
     Attributes:
-        picked: of units, the rows that count.
+        shares: what this process reads of them, share by share: positions of records, or of units the rows that count.
     """
 
     release: int
     sampling: Sampling
     indices: Indices
-    picked: Picked | None = None
+    shares: tuple[Indices | Picked, ...]
 
     @property
     def which(self) -> Indices | Picked:
-        """What is read."""
-        return self.indices if self.picked is None else self.picked
+        """What this process reads, if it has one share."""
+        need(
+            len(self.shares) == 1,
+            "in one's own loop every rank has one share of a batch",
+            shares=len(self.shares),
+            remedy="resume with as many ranks as the run began with",
+        )
+        return self.shares[0]
 
 
 class Step:
@@ -110,20 +117,29 @@ class Step:
         prepared: the run; its walk and output move on.
         book: where charges are written before what they charge is released.
         released: the releases made before, when a run is resumed; walk and output stand where they left off.
-        threads: torch threads to use; a resumed run uses as many as it began with, because sums depend on it.
+        strategy: whose part of the batches this process computes.
+        made_with: the torch threads to use, and the shares each batch is cut into; a resumed run uses as many as it
+            began with, because sums depend on it.
 
     Guarantee: every release passes the airlock, over records drawn by the sampling that is charged, with the randomness
     of its own number. An adaptive method ends before the first release that the budget does not allow.
     """
 
     def __init__(
-        self, prepared: Prepared, book: Book, *, released: Spending | None = None, threads: int | None = None
+        self,
+        prepared: Prepared,
+        book: Book,
+        *,
+        released: Spending | None = None,
+        strategy: Strategy | None = None,
+        made_with: tuple[int, int] | None = None,
     ) -> None:
         """Make the airlock and the engine."""
         p, performance = prepared, prepared.settings.performance
         self.prepared = p
         self.book = book
-        self.threads = prepared.threads if threads is None else threads
+        self.strategy = strategy or OneProcess()
+        self.threads, self._shares = made_with or (prepared.threads, self.strategy.ranks)
         self.engine = engine(
             performance.engine,
             p.objective,
@@ -139,6 +155,7 @@ class Step:
             released=released,
         )
         self.sums = summer(self.engine, p.objective, p.records, p.streams, steady=p.steady)
+        self._mine = self.strategy.shares(self._shares)
         self._private = Diagnostics()
         self._heard: Heard | None = None
         self._exhausted = False
@@ -175,7 +192,9 @@ class Step:
         p, sampling = self.prepared, self.prepared.plan.sampling(batch)
         p.streams.seek(release)
         indices = draw(sampling, p.streams.sampling)
-        return Draw(release=release, sampling=sampling, indices=indices, picked=p.pick(indices, release))
+        cuts = (slice(*(len(indices) * at // self._shares for at in (k, k + 1))) for k in self._mine)
+        shares = tuple([p.pick(indices[cut], release) for cut in cuts])
+        return Draw(release=release, sampling=sampling, indices=indices, shares=shares)
 
     def __call__(self, drawn: Draw | None = None, batch: Batch | None = None) -> Progress | None:
         """Make the next release; what is known after it, or None if it was not yet an update.
@@ -234,23 +253,36 @@ class Step:
         """Compute the secret, let its noisy form out, tell the walk; all randomness is that of this release."""
         p, sampling = self.prepared, drawn.sampling
         if isinstance(ask, Choice):
-            scores = self.sums.scores(ask, drawn.which, release=drawn.release, batch=batch)
+            everything = p.pick(drawn.indices, drawn.release)  # a choice is cheap: every rank looks at all records
+            with self.strategy.together():
+                scores = self.sums.scores(ask, everything, release=drawn.release, batch=batch)
             index = self.airlock.select(scores, sampling=sampling, rho=ask.rho, selection=ask.selection)
+            index = self.strategy.index(index)
             p.walk.tell(torch.tensor(index, device=p.walk.theta.device), std=0.0)
         elif isinstance(ask, Ask):
-            total = self.sums.total(ask.query, drawn.which, release=drawn.release, batch=batch)
+            total = self._total(ask, drawn, batch)
             if ask.rho is None:
                 s = p.plan.noise_multiplier
                 value = self.airlock.release(total, sampling=sampling, noise_multiplier=s)
             else:
                 s = zcdp_multiplier(ask.rho)
                 value = self.airlock.release_zcdp(total, sampling=sampling, rho=ask.rho)
+            value = self.strategy.whole(value, of=len(p.walk.theta))
             std = self.airlock.noise_std(total, sampling=sampling, noise_multiplier=s)
             p.walk.tell(value, std=std)
             self._private = total.diagnostics
             self._heard = Heard(value=value, std=std, parts=tuple(part.name for part in ask.query.parts))
         else:
             raise AssertionError(ask)
+
+    def _total(self, ask: Ask, drawn: Draw, batch: Batch | None) -> ClippedSum[Tensor]:
+        """The clipped sum over all shares of what was drawn, or this process's coordinates of it."""
+
+        def summed() -> list[ClippedSum[Tensor]]:
+            one = self.sums.total
+            return [one(ask.query, share, release=drawn.release, batch=batch) for share in drawn.shares]
+
+        return self.strategy.total(summed, ask.query, shares=self._shares, release=drawn.release)
 
 
 def _need_finite(walk: Walk) -> None:

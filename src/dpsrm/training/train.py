@@ -15,6 +15,7 @@ from dpsrm.training.prepare import prepare
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.start import begin, reopen
 from dpsrm.training.step import Progress
+from dpsrm.training.strategy import strategy
 
 Callback = Callable[[Progress], object]
 """Called after every update."""
@@ -54,6 +55,7 @@ def train(
     settings.privacy is given and no seed was. A callback that stops the run by looking at private records makes a
     choice that the certificate does not cover.
     """
+    strategy().align(module)
     preparer = partial(prepare, module, loss, data, unit=unit)
     return _to_the_end(begin(settings, preparer, Path(out), overwrite=overwrite, about=about), callbacks)
 
@@ -101,4 +103,5 @@ def _to_the_end(run: RecordedRun, callbacks: Sequence[Callback]) -> Run:
                 for callback in callbacks:
                     callback(progress)
                 stopped = progress.stopped
+            stopped = run.strategy.any(stopped)
         return run.finish()

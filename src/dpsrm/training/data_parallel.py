@@ -1,0 +1,190 @@
+"""Data parallel: every rank holds the model and sums its share of each batch; noise is added once, where coordinates
+are summed up.
+
+The ranks make the same draw from the same secret stream. Each sums its share, each adds up some coordinates of all
+ranks' sums and releases them, and all get all that was released: so θ is the same on every rank, to the bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpsrm.core.errors import LedgerError, RankFailed, need
+from dpsrm.core.events import Charge, Event, Spending, event_from_json, event_to_json
+from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import ClippedSum
+from dpsrm.gradients.query import Query
+from dpsrm.mechanisms.merge import Shares, merged_over, whole
+from dpsrm.mechanisms.wire import Wire
+from dpsrm.runs.book import PositionedBook
+from dpsrm.runs.entries import Closing, Header
+from dpsrm.runs.keys import pack_key, unpack_key
+from dpsrm.training.strategy import Summed, need_safe
+
+MOST_RANKS = 1024
+"""The linear engine's margin covers the additions of so many (docs/decisions/ranks.md)."""
+
+
+class DataParallel:
+    """One rank among several."""
+
+    def __init__(self) -> None:
+        """Join the process group that is initialised."""
+        self._wire = Wire()
+        self.ranks, self.leader = self._wire.ranks, self._wire.rank == 0
+        need(self.ranks <= MOST_RANKS, f"there may be at most {MOST_RANKS} ranks", ranks=self.ranks)
+
+    def shares(self, of: int) -> range:
+        """The shares of this rank: neighbouring ones, so that ranks in order are shares in order."""
+        return self._shares(of)[self._wire.rank]
+
+    def _shares(self, of: int) -> list[range]:
+        """Every rank's shares."""
+        return [range(of * rank // self.ranks, of * (rank + 1) // self.ranks) for rank in range(self.ranks)]
+
+    def total(self, summed: Summed, query: Query, *, shares: int, release: int) -> ClippedSum[Tensor]:
+        """This rank's coordinates of the sum over all shares; an error on one rank stops all."""
+        failure: Exception | None = None
+        sums: Sequence[ClippedSum[Tensor]] = ()
+        try:
+            sums = summed()
+        except Exception as error:
+            failure = error
+        state = float(release), query.bound, *(_checksum(point_P) for point_P in query.points)
+        cut = Shares(counts=[len(each) for each in self._shares(shares)], clips=len(query.parts), state=state)
+        return need_safe(merged_over(self._wire, sums, cut, like_P=query.points[0], failure=failure))
+
+    def whole(self, released: Tensor, *, of: int) -> Tensor:
+        """What all ranks released, each its coordinates."""
+        return whole(self._wire, released, of=of)
+
+    def index(self, released: int) -> int:
+        """The leader's choice."""
+        return int(self._wire.gather([float(released)])[0][0])
+
+    def book(self, book: PositionedBook | None, header: Header) -> PositionedBook:
+        """The ledger, told of to the others; or the leader's word."""
+        return _Leading(book, self._wire) if book is not None else _Following(header, self._wire)
+
+    def streams(self, own: Streams | None) -> Streams:
+        """The leader's streams: its key goes to all ranks, over the network between them."""
+        told = self._wire.tell(None if own is None else pack_key(own))
+        return own if own is not None and self.leader else unpack_key(told)
+
+    def tell(self, content: bytes | None) -> bytes:
+        """What the leader says."""
+        return self._wire.tell(content)
+
+    @torch.no_grad()
+    def align(self, module: nn.Module) -> None:
+        """Rank 0's parameters and buffers, if the module is the same otherwise."""
+        state = [*module.named_parameters(), *module.named_buffers()]
+        shapes = repr([(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in state])
+        self.need_same(module=hashlib.sha256(shapes.encode()).hexdigest())
+        for _, tensor in state:
+            self._wire.same(tensor)
+
+    def need_same(self, **what: str) -> None:
+        """Refuse on every rank, by name, what is not the same on all."""
+        for name, said in what.items():
+            everybody = self.gathered(hashlib.sha256(said.encode()).hexdigest())
+            other = next((rank for rank, each in enumerate(everybody) if each != everybody[0]), None)
+            if other is not None:
+                raise RankFailed(
+                    f"all ranks must be given the same {name}; rank {other} has another than rank 0; nothing was "
+                    "released; give every rank the same data, module and settings"
+                )
+
+    def gathered(self, digest: str) -> list[str]:
+        """Everybody's digest, 64 hexadecimal digits."""
+        everybody = self._wire.gather([float(byte) for byte in bytes.fromhex(digest)])
+        return [bytes(int(byte) for byte in each).hex() for each in everybody]
+
+    def any(self, wish: bool) -> bool:
+        """Whether one of the ranks wishes it."""
+        return any(each[0] for each in self._wire.gather([float(wish)]))
+
+    def together(self) -> AbstractContextManager[None]:
+        """A block that all ranks leave, or none."""
+        return self._wire.together()
+
+
+class _Leading:
+    """The leader's ledger, which lets the other ranks go on once a charge is on disk."""
+
+    def __init__(self, ledger: PositionedBook, wire: Wire) -> None:
+        """Tell what was charged before."""
+        self._ledger, self._wire, self.header = ledger, wire, ledger.header
+        self._say([[event_to_json(charge.event), charge.count] for charge in self.spending.charges])
+
+    @property
+    def spending(self) -> Spending:
+        """What is charged."""
+        return self._ledger.spending
+
+    @property
+    def position(self) -> tuple[int, str]:
+        """Lines and head of the ledger."""
+        return self._ledger.position
+
+    def charge(self, event: Event, count: int) -> None:
+        """Write the charge; then, when it is on disk, tell the others. If it cannot be written, that."""
+        try:
+            self._ledger.charge(event, count)
+        except Exception:
+            self._say(None)
+            raise
+        self._say([[event_to_json(event), count]])
+
+    def close(self, closing: Closing) -> None:
+        """Close the ledger."""
+        self._ledger.close(closing)
+
+    def _say(self, charges: list[Any] | None) -> None:
+        """Tell what was charged, and where the ledger stands."""
+        self._wire.tell(json.dumps([charges, *self.position]).encode())
+
+
+class _Following:
+    """What another rank than the leader knows of the ledger: what the leader says is on disk.
+
+    Guarantee: `charge` returns only after the leader has written that very charge.
+    """
+
+    def __init__(self, header: Header, wire: Wire) -> None:
+        """Hear what was charged before."""
+        self.header, self._wire = header, wire
+        self.position = (0, "")
+        self.spending = Spending.of(self._hear(), adjacency=header.adjacency)
+
+    def charge(self, event: Event, count: int) -> None:
+        """Wait until the leader has charged the same."""
+        heard, wanted = self._hear(), Charge(event, count)
+        if heard != [wanted]:
+            raise LedgerError(f"the ledger charges {heard}, this rank was to release {wanted}; nothing was released")
+        self.spending = self.spending.plus(event, count)
+
+    def close(self, closing: Closing) -> None:
+        """Never: the leader closes its ledger."""
+        raise AssertionError(closing)
+
+    def _hear(self) -> list[Charge]:
+        """What the leader has charged; where its ledger stands now."""
+        charges, lines, head = json.loads(self._wire.tell(None))
+        if charges is None:
+            raise RankFailed("the leader could not write its charge; nothing was released")
+        self.position = lines, head
+        return [Charge(event_from_json(event), count) for event, count in charges]
+
+
+def _checksum(point_P: Tensor) -> float:
+    """A number that changes with nearly every change of a vector: cheap, and exact in any order."""
+    bits = point_P.detach().contiguous().view(torch.int32)
+    return float(int(bits.sum(dtype=torch.int64)) % 2**52)

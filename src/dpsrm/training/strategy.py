@@ -1,0 +1,155 @@
+"""How many processes make one training: one alone, or the ranks of a process group; the step asks only this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import ClippedSum
+from dpsrm.gradients.query import Query, need_few
+from dpsrm.mechanisms.merge import merged
+from dpsrm.runs.book import PositionedBook
+from dpsrm.runs.entries import Header
+
+Summed = Callable[[], Sequence[ClippedSum[Tensor]]]
+"""Sums over this process's shares of a batch, one by one."""
+
+
+class Strategy(Protocol):
+    """One process of a training: which shares of a batch are its own, and how it hears of the others'.
+
+    A batch is cut into as many shares as the run began with ranks, and their sums are added in their order: so a run
+    that goes on with another number of ranks computes the very same sums, and may use the very same noise.
+
+    Attributes:
+        leader: whether this process writes the ledger and all other files.
+        ranks: how many processes there are.
+    """
+
+    leader: bool
+    ranks: int
+
+    def shares(self, of: int) -> range:
+        """Which of `of` shares are this process's."""
+        ...
+
+    def total(self, summed: Summed, query: Query, *, shares: int, release: int) -> ClippedSum[Tensor]:
+        """The sum over all shares, or the coordinates of it that this process releases."""
+        ...
+
+    def whole(self, released: Tensor, *, of: int) -> Tensor:
+        """What all processes released."""
+        ...
+
+    def index(self, released: int) -> int:
+        """The choice that the leader released."""
+        ...
+
+    def book(self, book: PositionedBook | None, header: Header) -> PositionedBook:
+        """Where this process charges: the leader's ledger, or the leader's word that it was charged there."""
+        ...
+
+    def streams(self, own: Streams | None) -> Streams:
+        """The leader's random streams."""
+        ...
+
+    def tell(self, content: bytes | None) -> bytes:
+        """What the leader says."""
+        ...
+
+    def align(self, module: nn.Module) -> None:
+        """Give the module the leader's parameters and buffers."""
+        ...
+
+    def need_same(self, **what: str) -> None:
+        """Refuse to go on unless all processes say the same."""
+        ...
+
+    def gathered(self, digest: str) -> list[str]:
+        """Everybody's digest."""
+        ...
+
+    def any(self, wish: bool) -> bool:
+        """Whether one of the processes wishes it."""
+        ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """A block that all processes leave, or none."""
+        ...
+
+
+class OneProcess:
+    """A training in one process: nobody to ask."""
+
+    leader, ranks = True, 1
+
+    def shares(self, of: int) -> range:
+        """All of them."""
+        return range(of)
+
+    def total(self, summed: Summed, query: Query, *, shares: int, release: int) -> ClippedSum[Tensor]:
+        """The sum of the shares."""
+        return need_safe(merged(summed()))
+
+    def whole(self, released: Tensor, *, of: int) -> Tensor:
+        """What was released."""
+        return released
+
+    def index(self, released: int) -> int:
+        """The choice that was released."""
+        return released
+
+    def book(self, book: PositionedBook | None, header: Header) -> PositionedBook:
+        """The ledger itself."""
+        assert book is not None
+        return book
+
+    def streams(self, own: Streams | None) -> Streams:
+        """This process's own."""
+        assert own is not None
+        return own
+
+    def tell(self, content: bytes | None) -> bytes:
+        """What this process says."""
+        assert content is not None
+        return content
+
+    def align(self, module: nn.Module) -> None:
+        """Nothing to do."""
+
+    def need_same(self, **what: str) -> None:
+        """Nothing to compare."""
+
+    def gathered(self, digest: str) -> list[str]:
+        """This process's digest."""
+        return [digest]
+
+    def any(self, wish: bool) -> bool:
+        """Whether this process wishes it."""
+        return wish
+
+    def together(self) -> AbstractContextManager[None]:
+        """Nobody else to stop."""
+        return nullcontext()
+
+
+def strategy() -> Strategy:
+    """The strategy of this process: data parallel inside a process group of several ranks, else one process."""
+    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if not grouped or torch.distributed.get_world_size() == 1:
+        return OneProcess()
+    from dpsrm.training.data_parallel import DataParallel
+
+    return DataParallel()
+
+
+def need_safe(total: ClippedSum[Tensor]) -> ClippedSum[Tensor]:
+    """Refuse a sum with so many additions that float64 could not keep within the margin of its clips."""
+    if total.additions:
+        need_few(total.rows, total.additions)
+    return total

@@ -1,0 +1,403 @@
+"""Trainings on one and on two ranks, for tests/ranks/test_ranks.py: each scenario returns what was seen, as JSON."""
+
+import hashlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from group import fork
+from torch import nn
+
+from dpsrm.methods import Agd, Disk, Sgd, Srm
+from dpsrm.runs import verify
+from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.training import Performance, Privacy, Settings, Training, make_private, resume, step, train
+from dpsrm.training.models import binary_loss, multiclass_loss
+
+METHODS = {"srm": Srm(max_diff_norm=0.3), "sgd": Sgd(momentum=0.5), "disk": Disk()}
+N = 200
+
+
+def records(n=N, features=6):
+    stream = torch.Generator().manual_seed(3)
+    inputs = torch.randn(n, features, generator=stream)
+    return inputs, (inputs[:, 0] > 0).long() + (inputs[:, 1] > 0).long()
+
+
+def network(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def settings(method="srm", scheme="poisson", *, steps=50, batch=5, every=7, **changes):
+    made = {
+        "privacy": Privacy(epsilon=50.0, delta=1e-4, noise_multiplier=1.0, sampling=scheme, accountant="rdp"),
+        "method": METHODS[method],
+        "training": Training(batch=batch, steps=steps, learning_rate=0.3),
+        "performance": Performance(checkpoint_steps=every, checkpoint_seconds=0, threads=1),
+        "seed": 7,
+    }
+    return Settings(**{**made, **changes})
+
+
+def digest(module):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in module.parameters())).hexdigest()
+
+
+def flat(module):
+    return [float(x) for p in module.parameters() for x in p.detach().flatten()]
+
+
+def charges(run):
+    return (Path(run) / "ledger.jsonl").read_text().splitlines()[:-1]
+
+
+def spy_on_draws():
+    """A hash of all draws that the step makes from now on."""
+    seen, real = hashlib.sha256(), step.draw
+
+    def spy(sampling, stream):
+        found = real(sampling, stream)
+        seen.update(np.ascontiguousarray(found).tobytes())
+        return found
+
+    step.draw = spy
+    return seen
+
+
+def trained(out, chosen, *, module=None, data=None, callbacks=(), loss=multiclass_loss):
+    """One training in this process: what came out."""
+    module = module if module is not None else network()
+    seen, sizes = spy_on_draws(), []
+    run = train(
+        module, loss, data or records(), chosen, out=out, callbacks=[*callbacks, lambda p: sizes.append(p.charged)]
+    )
+    found = {"digest": digest(module), "theta": flat(module)[:200], "draws": seen.hexdigest(), "head": run.head}
+    return {**found, "epsilon": run.epsilon}
+
+
+def equality(folder):
+    """One process and two ranks, twice, for every method and sampling."""
+    found = {}
+    for name in METHODS:
+        for scheme in ("wor", "poisson"):
+            at, chosen = folder / f"{name}-{scheme}", settings(name, scheme)
+            alone = fork_alone(lambda at=at, chosen=chosen: trained(at / "one", chosen), at / "a")
+            pairs = [
+                fork(2, lambda rank, k=k, at=at, chosen=chosen: pair(rank, at, k, chosen), at / f"b{k}") for k in (0, 1)
+            ]
+            ledgers = [charges(at / run) for run in ("one", "two0", "two1")]
+            found[f"{name} {scheme}"] = {
+                "alone": alone,
+                "pairs": pairs,
+                "ledgers": len({tuple(lines) for lines in ledgers}),
+                "verified": all(verify(at / run).ok for run in ("one", "two0", "two1")),
+            }
+    return found
+
+
+def pair(rank, at, k, chosen):
+    """One rank of a training; its module begins elsewhere than rank 0's, and only rank 0 is told where to write."""
+    out = at / f"two{k}" if rank == 0 else at / "nowhere"
+    found = trained(out, chosen, module=network(seed=rank))
+    return {**found, "elsewhere": (at / "nowhere").exists()}
+
+
+def fork_alone(work, folder):
+    """As `fork`, without a group."""
+    pid = os.fork()
+    if pid == 0:
+        import json
+
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "alone.said").write_text(json.dumps(work()))
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    import json
+
+    return json.loads((folder / "alone.said").read_text())
+
+
+class Heard:
+    """Keeps what was released."""
+
+    def __init__(self):
+        self.values = []
+
+    def __call__(self, progress):
+        self.values.append(progress.heard.value.clone() * 20)
+
+
+def silent(features, n=100):
+    """Records whose gradients are zero: what is released is noise."""
+    return torch.zeros(n, features), torch.zeros(n, dtype=torch.long)
+
+
+def noise(folder):
+    """What two ranks release of records without gradients: noise alone, of a small and of a large model."""
+    found = {}
+    for name, features, classes, steps in (("small", 30, 20, 40), ("large", 700, 100, 2)):
+        chosen = settings("sgd", "wor", steps=steps, batch=20)
+
+        def work(rank, name=name, features=features, classes=classes, chosen=chosen):
+            heard, module = Heard(), nn.Linear(features, classes, bias=False)
+            trained(folder / f"{name}{rank}", chosen, module=module, data=silent(features), callbacks=[heard])
+            values = torch.stack(heard.values)
+            np.save(folder / f"{name}{rank}.npy", values.numpy())
+            return {"size": values.numel()}
+
+        found[name] = {"said": fork(2, work, folder / f"g{name}"), "files": [f"{name}{r}.npy" for r in (0, 1)]}
+    return found
+
+
+def large(folder):
+    """A model whose noise is made by both ranks, and by one process, is the same model."""
+    chosen = settings("srm", "wor", steps=3, batch=20)
+
+    def one(out):
+        torch.manual_seed(0)
+        return trained(out, chosen, module=nn.Linear(700, 100), data=records(100, 700))
+
+    alone = fork_alone(lambda: one(folder / "one"), folder / "a")
+    return {"alone": alone, "pair": fork(2, lambda rank: one(folder / f"two{rank}"), folder / "b")}
+
+
+def resumed(folder):
+    """A rank is killed in the middle; two, one and three ranks each go on from there, and one that was never killed."""
+    chosen = settings("srm", "poisson", steps=30, batch=12)
+    whole = fork(2, lambda rank: trained(folder / f"whole{rank}", chosen), folder / "g0")
+    found = {"whole": whole}
+    for ranks in (2, 1, 3):
+        out = folder / f"cut{ranks}"
+
+        def cut(rank, out=out):
+            def stop(progress):
+                if rank == 1 and progress.step == 17:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            return trained(out if rank == 0 else folder / "no", chosen, callbacks=[stop])
+
+        def go_on(rank, out=out):
+            module = network(seed=5)
+            run = resume(out if rank == 0 else folder / "no", module, multiclass_loss, records())
+            return {"digest": digest(module), "head": run.head}
+
+        first = fork(2, cut, folder / f"g{ranks}")
+        charged = read_ledger(out / "ledger.jsonl", torn=True).spending.releases
+        again = fork(ranks, go_on, folder / f"h{ranks}") if ranks > 1 else [fork_alone(lambda: go_on(0), folder / "h1")]
+        found[str(ranks)] = {"first": first, "charged": charged, "again": again, "ok": verify(out).ok}
+        found[str(ranks)]["ledger"] = charges(out) == charges(folder / "whole0")
+    return found
+
+
+def refusals(folder):
+    """What is not the same on all ranks is refused on all, before anything is written."""
+
+    def other_data(rank):
+        inputs, targets = records()
+        inputs[5, 0] += rank
+        return trained(folder / f"data{rank}", settings(), data=(inputs, targets))
+
+    def other_settings(rank):
+        return trained(folder / f"settings{rank}", settings(batch=5 + rank))
+
+    def other_module(rank):
+        width = 5 + rank
+        module = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3))
+        return trained(folder / f"module{rank}", settings(), module=module)
+
+    def other_loss(rank):
+        loss = multiclass_loss if rank == 0 else nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
+        return trained(folder / f"loss{rank}", settings(), loss=loss)
+
+    def no_folder(rank):
+        (folder / "there").mkdir(exist_ok=True)
+        return trained(folder / "there", settings())
+
+    cases = {
+        "data": other_data,
+        "settings": other_settings,
+        "module": other_module,
+        "loss": other_loss,
+        "folder": no_folder,
+    }
+    found = {name: fork(2, work, folder / f"g-{name}", timeout=60) for name, work in cases.items()}
+    found["written"] = [path.name for path in folder.iterdir() if path.name[:4] in ("data", "sett", "modu", "loss")]
+    return found
+
+
+def failures(folder):
+    """An error on one rank only stops both, with its words, and what was begun can be gone on with."""
+
+    def one_fails(rank):
+        def losses(model, batch):
+            if rank == 1 and losses.calls > 12:
+                raise RuntimeError("the disk of rank 1 is full")
+            losses.calls += 1
+            return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+        losses.calls = 0
+        return trained(folder / "fails" if rank == 0 else folder / "no", settings(steps=40), loss=losses)
+
+    def one_stops(rank):
+        def stop(progress):
+            if rank == 1 and progress.step == 9:
+                progress.stop()
+
+        return trained(folder / "stops" if rank == 0 else folder / "no", settings(steps=40), callbacks=[stop])
+
+    def moved(rank):
+        def push(progress):
+            if rank == 1 and progress.step == 9:
+                chosen.walk.theta += 1e-3
+
+        from dpsrm.training import prepare as module
+
+        chosen, real = None, module.Prepared.__init__
+
+        def spy(self, **values):
+            nonlocal chosen
+            real(self, **values)
+            chosen = self
+
+        module.Prepared.__init__ = spy
+        return trained(folder / "moved" if rank == 0 else folder / "no", settings(steps=40), callbacks=[push])
+
+    found = {name.__name__: fork(2, name, folder / f"g-{name.__name__}") for name in (one_fails, one_stops, moved)}
+    found["charged"] = read_ledger(folder / "fails" / "ledger.jsonl").spending.releases
+    return found
+
+
+def waiting(folder):
+    """On the other rank, no noise is made before the charge for it is on disk, however slow the disk is."""
+    from dpsrm.mechanisms import airlock
+
+    out = folder / "run"
+
+    def work(rank):
+        seen, real_noise, real_charge = [], airlock.gaussian_noise, Ledger.charge
+
+        def late(self, event, count):
+            time.sleep(0.5)
+            real_charge(self, event, count)
+
+        def noise_made(*arguments):
+            seen.append(read_ledger(out / "ledger.jsonl").spending.releases)
+            return real_noise(*arguments)
+
+        Ledger.charge, airlock.gaussian_noise = late, noise_made
+        module = nn.Linear(700, 100, bias=False)
+        trained(out, settings("sgd", "wor", steps=2, batch=20), module=module, data=silent(700))
+        return seen
+
+    def full(rank):
+        def fail(self, event, count):
+            raise OSError("no space left on device")
+
+        Ledger.charge = fail
+        return trained(folder / "full", settings("sgd", steps=2))
+
+    return {"seen": fork(2, work, folder / "g"), "full": fork(2, full, folder / "h")}
+
+
+def own_loop(folder):
+    """`make_private` inside a group: each rank gets its share, and the model is that of `train`."""
+    sizes = []
+
+    def work(rank):
+        model = network(seed=rank)
+        private = make_private(
+            model=model,
+            losses=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none"),
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.3),
+            data=records(),
+            batch_size=4,
+            steps=40,
+            epsilon=50.0,
+            delta=1e-4,
+            noise_multiplier=1.0,
+            accountant="rdp",
+            method=METHODS["srm"],
+            seed=7,
+            out=folder / f"own{rank}",
+        )
+        for batch in private.data_loader:
+            sizes.append(len(batch[0]))
+            private.step(batch)
+        state = hashlib.sha256(private.state_dict()["dpsrm"].numpy().tobytes()).hexdigest()
+        run = private.finish()
+        return {"digest": digest(model), "sizes": sizes, "head": run.head, "epsilon": run.epsilon, "state": state}
+
+    def same(rank):
+        chosen = settings("srm", steps=40, batch=4)
+        sgd = Training(batch=4, steps=40, learning_rate=0.3, optimizer="sgd", output="last")
+        return trained(folder / f"train{rank}", Settings(**{**vars(chosen), "training": sgd}))
+
+    return {"own": fork(2, work, folder / "g"), "train": fork(2, same, folder / "h"), "ok": verify(folder / "own0").ok}
+
+
+def kinds(folder):
+    """Units, a method that chooses, an estimator, no privacy, and three ranks of a batch of two."""
+    import dpsrm.sklearn
+    from dpsrm.methods import Gd
+
+    ids = np.arange(N) // 2
+    promise = Privacy(epsilon=50.0, delta=1e-4, noise_multiplier=1.0, accountant="rdp", unit="person", rows_per_unit=3)
+    adaptive = settings(
+        method=None or "srm",
+        privacy=Privacy(epsilon=20.0, delta=1e-5),
+        training=Training(steps=8),
+    )
+    adaptive = Settings(**{**vars(adaptive), "method": Agd()})
+    full = Settings(**{**vars(settings()), "method": Gd(), "training": Training(steps=10, learning_rate=0.3)})
+    y = (records()[0][:, 0] > 0).long()
+
+    def units(rank):
+        module = network(seed=rank)
+        run = train(
+            module, multiclass_loss, records(), settings(privacy=promise), out=folder / f"units{here(rank)}", unit=ids
+        )
+        return {"theta": flat(module), "head": run.head}
+
+    def here(rank):
+        return f"{os.environ.get('WORLD', 0)}-{rank}"
+
+    def agd(rank):
+        torch.manual_seed(0)
+        return trained(
+            folder / f"agd{here(rank)}", adaptive, module=nn.Linear(6, 1), data=(records()[0], y), loss=binary_loss
+        )
+
+    def gd(rank):
+        return trained(folder / f"gd{here(rank)}", full)
+
+    def plain(rank):
+        return trained(folder / f"plain{here(rank)}", settings(privacy=None))
+
+    def fitted(rank):
+        model = dpsrm.sklearn.PrivateLogisticRegression(epsilon=20.0, delta=1e-4, steps=20, random_state=3)
+        model.fit(records()[0].clip(-1, 1).numpy(), y.numpy())
+        return {"theta": np.ravel(model.coef_).tolist()}
+
+    def tiny(rank):
+        return trained(folder / f"tiny{here(rank)}", settings("sgd", batch=2, steps=20))
+
+    found = {}
+    for work in (units, agd, gd, plain, fitted, tiny):
+        os.environ["WORLD"] = "1"
+        alone = fork_alone(lambda work=work: work(0), folder / f"a-{work.__name__}")
+        world = 3 if work is tiny else 2
+        os.environ["WORLD"] = str(world)
+        found[work.__name__] = {"alone": alone, "group": fork(world, work, folder / f"g-{work.__name__}")}
+    return found
+
+
+SCENARIOS = {
+    each.__name__: each for each in (equality, noise, large, resumed, refusals, failures, waiting, own_loop, kinds)
+}
