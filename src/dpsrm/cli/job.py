@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from torch import nn
 
+from dpsrm.cli.ranks import how_to_start
 from dpsrm.cli.show import err
+from dpsrm.core.errors import need
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded
 from dpsrm.report import write_private_report
@@ -33,6 +34,7 @@ from dpsrm.training import (
     resume,
     train,
 )
+from dpsrm.training.strategy import strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +81,11 @@ class Outcome:
 def run_job(job: TrainingJob, *, resuming: bool = False) -> Outcome:
     """Train (or go on training), evaluate on the test records, write `private/metrics.json`."""
     title = "private" if job.settings.privacy else "not private"
+    start = "resume" if resuming else how_to_start(job.out)
+    need(start != "finished", "the run was finished before this restart", run=str(job.out), remedy="nothing is left")
+    job = replace(job, overwrite=True) if start == "again" else job
     try:
-        run = _resume(job, title) if resuming else _train(job, job.settings, job.out, title)
+        run = _resume(job, title) if start == "resume" else _train(job, job.settings, job.out, title)
     except KeyboardInterrupt as stop:
         err.print("\n".join(["interrupted", *getattr(stop, "__notes__", [])]), highlight=False, soft_wrap=True)
         raise
@@ -90,6 +95,8 @@ def run_job(job: TrainingJob, *, resuming: bool = False) -> Outcome:
         reference = _train(job, plain, run.folder.private / "reference", "non-private reference")
         if job.test is not None:
             tested["reference"] = reference.module
+    if not strategy().leader:
+        return Outcome(run=run, metrics={})
     metrics = {name: _measured(module, job.test) for name, module in tested.items() if job.test is not None}
     if metrics and job.test is not None:
         spread = {name: _measured(module, job.test, spread=True) for name, module in tested.items()}
@@ -98,11 +105,6 @@ def run_job(job: TrainingJob, *, resuming: bool = False) -> Outcome:
         run.folder.write_json(run.folder.private / "metrics.json", finite)
     write_private_report(run.folder)
     return Outcome(run=run, metrics=metrics)
-
-
-def default_out(name: str) -> Path:
-    """A run folder that does not exist yet, named after the data and the time."""
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def _module(job: TrainingJob) -> nn.Module:

@@ -54,6 +54,7 @@ def train(
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
     from dpsrm.cli.job import run_job
+    from dpsrm.cli.ranks import joined
     from dpsrm.core.files import read_toml
     from dpsrm.training import config_from
 
@@ -93,8 +94,11 @@ def train(
         _set(sections, text)
     told = config_from(sections)
     rate = None if "learning_rate" in sections.get("training", {}) else REGRESSION_MLP_RATE
-    job = _job(told, resume or run, overwrite=overwrite, reference=reference, mlp_rate=rate)
-    outcome = run_job(job, resuming=resume is not None)
+    with joined():
+        job = _job(told, resume or run, overwrite=overwrite, reference=reference, mlp_rate=rate)
+        outcome = run_job(job, resuming=resume is not None)
+    if out.quiet:
+        return  # another rank speaks
     if as_json:
         print_json(outcome.to_json())
     else:
@@ -133,7 +137,8 @@ def _set(sections: dict[str, Any], text: str) -> None:
 
 def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, mlp_rate: float | None) -> TrainingJob:
     """Load the data that the config names; nothing is written yet. `mlp_rate`: see `_settings_for`."""
-    from dpsrm.cli.job import TrainingJob, default_out
+    from dpsrm.cli.job import TrainingJob
+    from dpsrm.cli.ranks import default_out
     from dpsrm.data import load, load_like
     from dpsrm.training.config import plain
 

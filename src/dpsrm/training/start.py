@@ -172,6 +172,19 @@ def _need_unfinished(folder: RunFolder) -> None:
         )
 
 
+def state_of(path: Path) -> str:
+    """What to do with the run in a folder after a restart: "new" (there is none), "resume", "finished", or "again".
+
+    A run without a checkpoint had charged nothing yet.
+    """
+    folder = RunFolder(path)
+    if not folder.path.exists():
+        return "new"
+    if _closed(folder):
+        return "finished"
+    return "resume" if folder.checkpoint.exists() else "again"
+
+
 def _closed(folder: RunFolder) -> bool:
     """Whether the run's ledger has its closing line."""
     try:
