@@ -5,17 +5,19 @@ import os
 import signal
 import time
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import torch
-from group import fork
 from torch import nn
 
+from dpsrm.mechanisms.noise import LARGE
 from dpsrm.methods import Agd, Disk, Sgd, Srm
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import Ledger, read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Training, make_private, resume, step, train
 from dpsrm.training.models import binary_loss, multiclass_loss
+from ranks.group import fork
 
 METHODS = {"srm": Srm(max_diff_norm=0.3), "sgd": Sgd(momentum=0.5), "disk": Disk()}
 N = 200
@@ -407,6 +409,67 @@ def kinds(folder):
     return found
 
 
+KILLS = int(os.environ.get("DPSRM_RANK_KILLS", "3"))
+
+
+def killed(folder):
+    """Random ranks are killed at random times, on two or three ranks in turn, until the run is through.
+
+    Both ranks make noise. Every part that leaves an airlock is written down at once, before anything else happens.
+    """
+    from dpsrm.mechanisms import airlock
+
+    chosen, out, random = settings("srm", "poisson", steps=400, batch=12, every=5), folder / "run", Random(5)
+    data, loss = records(100, 700), multiclass_loss
+    problems, kills, attempts, last = [], 0, 0, None
+    seen: dict[str, str] = {}
+
+    def work(rank, world):
+        torch.manual_seed(0)
+        module, inner = nn.Linear(700, 100), airlock.Airlock._released
+        notes = os.open(folder / f"notes{world}-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+        def released(door, total, sampling, s, event):
+            value = inner(door, total, sampling, s, event)
+            blocks = {b: hashlib.sha256(v.numpy().tobytes()).hexdigest() for b, v in _blocks(total, value)}
+            lines = [f"{door.releases - 1}/{block} {digest}\n" for block, digest in blocks.items()]
+            os.write(notes, "".join(lines).encode())
+            return value
+
+        airlock.Airlock._released = released
+        run = resume(out, module, loss, data) if out.exists() else train(module, loss, data, chosen, out=out)
+        return {"digest": digest(module), "head": run.head}
+
+    while attempts < 4 * KILLS + 8:
+        attempts += 1
+        world = random.choice([2, 3])
+        until = time.monotonic() + random.uniform(0.3, 2.5)
+        ready = lambda until=until: (out / "private" / "checkpoint.safetensors").exists() and time.monotonic() > until  # noqa: E731
+        kill = (random.randrange(world), ready) if kills < KILLS else None
+        last = fork(world, lambda rank, world=world: work(rank, world), folder / "g", kill=kill)
+        kills += any("killed" in rank for rank in last)
+        charged = read_ledger(out / "ledger.jsonl", torn=True).spending.releases
+        for path in folder.glob("notes*"):
+            for line in path.read_text().splitlines():
+                place, found = line.split()
+                if seen.setdefault(place, found) != found:
+                    problems.append(f"release {place} was made twice, differently")
+                if int(place.split("/")[0]) >= charged:
+                    problems.append(f"release {place} was made, {charged} were charged")
+        if all("digest" in rank for rank in last):
+            break
+    told = {"kills": kills, "attempts": attempts, "problems": problems, "releases": len(seen), "last": last}
+    return {**told, "ok": verify(out).ok}
+
+
+def _blocks(total, value):
+    """The blocks of noise that a released part consists of, by number."""
+    part = total.coordinates(len(value))
+    for begin in range(part.begin, part.end, LARGE):
+        yield begin // LARGE, value[begin - part.begin : begin - part.begin + LARGE]
+
+
 SCENARIOS = {
-    each.__name__: each for each in (equality, noise, large, resumed, refusals, failures, waiting, own_loop, kinds)
+    each.__name__: each
+    for each in (equality, noise, large, resumed, refusals, failures, waiting, own_loop, kinds, killed)
 }

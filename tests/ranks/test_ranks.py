@@ -1,7 +1,9 @@
 """Two ranks are one process: same draws, same parameters, noise once, charged before it exists, whoever stops."""
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,19 +19,19 @@ FALSE_ALARM = 1e-8
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    """What a scenario saw; each runs once, in a process of its own, which forks the ranks."""
-    folder, known = tmp_path_factory.mktemp("ranks"), {}
-    paths = os.pathsep.join([str(Path(dpsrm.__file__).parents[1]), str(HERE)])
+def ran(request, tmp_path_factory):
+    """What a scenario saw. All that the chosen tests ask for run at once, in a process of its own, which forks ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    tests = [item.function for item in request.session.items if item.path == request.path]
+    names = sorted({name for test in tests for name in re.findall(r'ran\("(\w+)"\)', inspect.getsource(test))})
+    paths = os.pathsep.join([str(Path(dpsrm.__file__).parents[1]), str(HERE.parent)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, HERE / "driver.py", folder, *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600, check=False)
+    assert done.returncode == 0, done.stderr
 
     def run(name):
-        if name not in known:
-            command = [sys.executable, HERE / "driver.py", folder, name]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-            assert done.returncode == 0, done.stderr
-            known[name] = json.loads((folder / f"{name}.json").read_text())
-        return known[name]
+        return json.loads((folder / f"{name}.json").read_text())
 
     run.folder = folder
     return run
@@ -164,6 +166,15 @@ def test_a_loop_of_ones_own_is_the_same_training(ran):
     assert (sizes == 0).any(), "a rank with an empty share was among them"
     assert (sizes[1] - sizes[0]).min() >= 0
     assert (sizes[1] - sizes[0]).max() <= 1
+    assert found["ok"]
+
+
+def test_killed_at_random_nothing_is_released_uncharged_or_twice(ran):
+    found = ran("killed")
+    assert found["problems"] == []
+    assert found["kills"] >= int(os.environ.get("DPSRM_RANK_KILLS", "3"))
+    assert found["releases"] == 800, "400 releases of two blocks each"
+    assert len({rank["digest"] for rank in found["last"]}) == 1
     assert found["ok"]
 
 
