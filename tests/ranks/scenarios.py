@@ -409,7 +409,8 @@ def kinds(folder):
     return found
 
 
-KILLS = int(os.environ.get("DPSRM_RANK_KILLS", "3"))
+KILLS = int(os.environ.get("DPSRM_RANK_KILLS", "2"))
+STEPS = 40 * KILLS
 
 
 def killed(folder):
@@ -419,7 +420,7 @@ def killed(folder):
     """
     from dpsrm.mechanisms import airlock
 
-    chosen, out, random = settings("srm", "poisson", steps=400, batch=12, every=5), folder / "run", Random(5)
+    chosen, out, random = settings("srm", "poisson", steps=STEPS, batch=12, every=5), folder / "run", Random(5)
     data, loss = records(100, 700), multiclass_loss
     problems, kills, attempts, last = [], 0, 0, None
     seen: dict[str, str] = {}
@@ -458,7 +459,7 @@ def killed(folder):
                     problems.append(f"release {place} was made, {charged} were charged")
         if all("digest" in rank for rank in last):
             break
-    told = {"kills": kills, "attempts": attempts, "problems": problems, "releases": len(seen), "last": last}
+    told = {"kills": kills, "attempts": attempts, "problems": problems, "releases": len(seen), "steps": STEPS, "last": last}
     return {**told, "ok": verify(out).ok}
 
 

@@ -94,7 +94,8 @@ class OneProcess:
 
     def total(self, summed: Summed, query: Query, *, shares: int, release: int) -> ClippedSum[Tensor]:
         """The sum of the shares."""
-        return need_safe(merged(summed()))
+        sums = summed()
+        return sums[0] if shares == 1 else need_safe(merged(sums))
 
     def whole(self, released: Tensor, *, of: int) -> Tensor:
         """What was released."""
