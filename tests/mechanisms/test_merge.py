@@ -5,9 +5,8 @@ import torch
 
 from dpsrm.core.errors import InputError, RankFailed
 from dpsrm.core.secret import ClippedSum, Diagnostics
-from dpsrm.gradients.query import MOST_EXAMPLES
+from dpsrm.gradients.query import MOST_EXAMPLES, need_safe
 from dpsrm.mechanisms.merge import merged
-from dpsrm.training.strategy import need_safe
 
 
 def share(values, *, rows=2, bound=1.5, additions=3, loss=0.5):

@@ -459,7 +459,14 @@ def killed(folder):
                     problems.append(f"release {place} was made, {charged} were charged")
         if all("digest" in rank for rank in last):
             break
-    told = {"kills": kills, "attempts": attempts, "problems": problems, "releases": len(seen), "steps": STEPS, "last": last}
+    told = {
+        "kills": kills,
+        "attempts": attempts,
+        "problems": problems,
+        "releases": len(seen),
+        "steps": STEPS,
+        "last": last,
+    }
     return {**told, "ok": verify(out).ok}
 
 

@@ -120,6 +120,13 @@ def need_few(examples: int, additions: int) -> None:
     need(few, "a batch of this size cannot be summed safely", examples=examples, remedy="take smaller batches")
 
 
+def need_safe(total: ClippedSum[Tensor]) -> ClippedSum[Tensor]:
+    """A sum of sums over shares of a batch, if together they are not too many: each was asked by itself only."""
+    if total.additions:
+        need_few(total.rows, total.additions)
+    return total
+
+
 def clip_factors(norm_B: Tensor, clip: float, margin: float = MARGIN) -> Tensor:
     """min(1, (1 − margin)·clip/‖·‖) per example; 1 where the norm is 0.
 

@@ -5,7 +5,7 @@ Shapes: P coordinates; S shares of this rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +16,9 @@ from dpsrm.core.errors import RankFailed
 from dpsrm.core.secret import ClippedSum, Coordinates, Diagnostics
 from dpsrm.mechanisms.noise import LARGE
 from dpsrm.mechanisms.wire import Wire
+
+Summed = Callable[[], Sequence[ClippedSum[Tensor]]]
+"""Sums over this process's shares of a batch, one by one."""
 
 _WIDTH = 5
 """Numbers that are said of a share, beside how many records each part clipped."""

@@ -20,13 +20,12 @@ from dpsrm.core.errors import LedgerError, RankFailed, need
 from dpsrm.core.events import Charge, Event, Spending, event_from_json, event_to_json
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
-from dpsrm.gradients.query import Query
-from dpsrm.mechanisms.merge import Shares, merged_over, whole
+from dpsrm.gradients.query import Query, need_safe
+from dpsrm.mechanisms.merge import Shares, Summed, merged_over, whole
 from dpsrm.mechanisms.wire import Wire
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Closing, Header
 from dpsrm.runs.keys import pack_key, unpack_key
-from dpsrm.training.strategy import Summed, need_safe
 
 MOST_RANKS = 1024
 """The linear engine's margin covers the additions of so many (docs/decisions/ranks.md)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -11,13 +10,10 @@ from torch import Tensor, nn
 
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
-from dpsrm.gradients.query import Query, need_few
-from dpsrm.mechanisms.merge import merged
+from dpsrm.gradients.query import Query, need_safe
+from dpsrm.mechanisms.merge import Summed, merged
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Header
-
-Summed = Callable[[], Sequence[ClippedSum[Tensor]]]
-"""Sums over this process's shares of a batch, one by one."""
 
 
 class Strategy(Protocol):
@@ -147,10 +143,3 @@ def strategy() -> Strategy:
     from dpsrm.training.data_parallel import DataParallel
 
     return DataParallel()
-
-
-def need_safe(total: ClippedSum[Tensor]) -> ClippedSum[Tensor]:
-    """Refuse a sum with so many additions that float64 could not keep within the margin of its clips."""
-    if total.additions:
-        need_few(total.rows, total.additions)
-    return total
