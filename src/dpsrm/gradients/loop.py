@@ -39,7 +39,8 @@ class LoopEngine:
         total_P = torch.zeros_like(query.points[0], dtype=torch.float64)
         batch = dense(batch)
         count, draws = examples(batch), Draws(steady=self.steady and not isinstance(batch, Ragged))
-        need_few(count, count * len(query.parts))
+        added = count * len(query.parts)
+        need_few(count, added)
         clipped, nonfinite, loss = [0] * len(query.parts), 0, 0.0
         for one in each_example(batch):
             draws.rewind()
@@ -62,7 +63,6 @@ class LoopEngine:
                 total_P += part.weight * row_P * scale
         rows = max(count, 1)
         facts = Diagnostics(loss=loss / rows, clipped=tuple(c / rows for c in clipped), nonfinite=nonfinite)
-        added = count * len(query.parts)
         return ClippedSum(secret=total_P, bound=query.bound, rows=count, diagnostics=facts, additions=added)
 
     def _gradients(self, points: Sequence[Tensor], one: Batch) -> list[tuple[Tensor, float]]:
