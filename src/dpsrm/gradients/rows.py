@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,7 +21,6 @@ class Tally:
     """A running clipped sum over the pieces of one batch; counts stay on the device until the end."""
 
     query: Query
-    total_P: Tensor
     clipped: list[int | Tensor]
     steady: bool = True
     rows: int = 0
@@ -32,8 +32,13 @@ class Tally:
     @classmethod
     def empty(cls, query: Query, *, steady: bool) -> Tally:
         """Nothing summed yet; `steady`: a neighbouring dataset leaves all other examples in their places."""
-        zero = torch.zeros(len(query.points[0]), dtype=torch.float64, device=query.points[0].device)
-        return cls(query, zero, [0] * len(query.parts), steady)
+        return cls(query, [0] * len(query.parts), steady)
+
+    @cached_property
+    def total_P(self) -> Tensor:
+        """The sum so far; made when something is added, because passes need their memory before."""
+        like_P = self.query.points[0]
+        return torch.zeros(len(like_P), dtype=torch.float64, device=like_P.device)
 
     def add(self, gradients: Sequence[Tensor], losses_B: Tensor, *, real: int) -> None:
         """Add a piece of the batch: one (B, P) tensor of per-example gradients for each of the query's points.

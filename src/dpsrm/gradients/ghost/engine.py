@@ -156,13 +156,19 @@ class GhostEngine:
             found = look(self.objective, query.points[0], as_batch(example(batch, 0)))
             if found.reason and not any(other.reason for other in self._looks.values()):
                 self._notice(f"torch.func computes every gradient, more slowly, because of {found.reason}")
-            _log.info(
-                "up to %d examples at a time: each holds %d numbers",
-                _most(found, self._cached),
-                found.numbers + found.rows,
-            )
+            if not found.reason and self.max_physical_batch is None:
+                self._say_pieces(found)
             self._looks[shapes(batch)] = found
         return found
+
+    def _say_pieces(self, seen: Look) -> None:
+        """Say how many examples are run at a time: in the log, and as a notice where memory leaves few."""
+        most = _most(seen, self._cached)
+        words = f"up to {most} examples at a time: each holds {seen.numbers + seen.rows} numbers"
+        if most < _FEW:
+            self._notice(f"{words}; for more memory and perhaps more speed set performance.max_physical_batch")
+        else:
+            _log.info(words)
 
     def _add(self, tally: Tally, batch: Batch, real: int) -> bool:
         """Add one piece of the batch, of whose examples the first `real` count; False if that cannot be done here."""
