@@ -14,6 +14,7 @@ from dpsrm.gradients import ClipRule, Excess, GhostEngine, LoopEngine, Objective
 from dpsrm.gradients.features import freeze_features, split_frozen
 from dpsrm.gradients.ghost.assemble import blocks
 from dpsrm.gradients.ghost.blocks import LookupBlock, RowsBlock
+from dpsrm.gradients.ghost.lengths import measure_parts
 from dpsrm.gradients.ghost.mixture import Mixture, combination
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recording import record
@@ -194,6 +195,23 @@ def test_the_cheaper_form_is_chosen_by_the_shapes():
     assert forms("embedding")["0.weight"] is LookupBlock
     assert forms("tied")["words.weight"] is TiedBlock
     assert set(forms("frozen-trunk")) == {"2.weight", "2.bias"}
+
+
+def test_little_is_kept_between_passes_and_sum():
+    objective, _, inputs, targets = problem("linear-wide", 7)
+    query, recordings = query_of(objective, "near"), []
+    for point_P in query.points:
+        first = recordings[0] if recordings else None
+        recordings.append(record(objective, point_P, (inputs, targets), first=first))
+    assert not any(recording.derived.parameters for recording in recordings)
+    assert not any(call.arguments for recording in recordings for call in recording.calls)
+    assert all(recording.calls[0].x is recordings[0].calls[0].x for recording in recordings)
+    losses_B, mixture = recordings[0].losses_B, Mixture.of(query)
+    found = blocks(recordings, mixture)
+    assert recordings == []
+    measure_parts(mixture, list(found.values()), losses_B)
+    assert found["0.weight"]._made is None
+    assert not found["0.weight"]._grams
 
 
 @pytest.mark.parametrize("groups", [1, 4])
