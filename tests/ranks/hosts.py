@@ -23,6 +23,8 @@ ADDRESSES = ("10.213.7.1", "10.213.7.2")
 """Only inside the two namespaces."""
 PORT = 29417
 SECONDS = 900
+DOWN = 25
+"""Seconds for which the killed host is away: torchrun counts it as gone after 15."""
 
 
 def ip(*words):
@@ -54,6 +56,7 @@ def host(number, config, out, log):
     conf = ["--rdzv-conf", f"is_host={int(number == 0)},join_timeout=600", "--local-addr", ADDRESSES[number]]
     train = ["--max-restarts", "3", "-m", "dpsrm", "train", str(config), "--out", str(out)]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "dpsrm0", "OMP_NUM_THREADS": "1"}
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # otherwise a host that comes back is never told where to
     return subprocess.Popen(
         ["ip", "netns", "exec", NAMES[number], *torchrun, *meet, *conf, *train],
         env=environment,
@@ -86,6 +89,7 @@ def train(config, out, log, *, after=None):
     while any(each.poll() is None for each in hosts) and time.monotonic() < end:
         if after is not None and charged(out) >= after:
             kill(hosts[1])
+            time.sleep(DOWN)
             hosts[1], after = host(1, config, out, log), None
         time.sleep(0.05)
     for each in hosts:

@@ -409,6 +409,77 @@ def kinds(folder):
     return found
 
 
+def wide():
+    """A model whose coordinates lie on two ranks."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Linear(300, 230)
+
+
+def sharded(folder):
+    """Every method and sampling with memory shared by two ranks; then cut off and gone on with by one and by three."""
+    found, data = {}, records(N, 300)
+    adam = Training(batch=8, steps=50, learning_rate=0.02, optimizer="adam", decay="cosine", output="ema")
+    variants = {
+        **{f"{name} {scheme}": settings(name, scheme) for name in METHODS for scheme in ("wor", "poisson")},
+        "adam": settings("srm", training=adam),
+        "dp-adam": settings("sgd", training=Training(batch=8, steps=20, learning_rate=0.02, optimizer="dp-adam")),
+    }
+    for name, chosen in variants.items():
+        at = folder / name.replace(" ", "-")
+        parts = Settings(**{**vars(chosen), "performance": Performance(checkpoint_steps=7, threads=1, sharded=True)})
+        alone = fork_alone(lambda at=at, c=chosen: trained(at / "one", c, module=wide(), data=data), at / "a")
+        pairs = [
+            fork(2, lambda r, at=at, k=k, c=parts: trained(at / f"{k}-{r}", c, module=wide(), data=data), at / f"b{k}")
+            for k in range(2 if name == "adam" else 1)
+        ]
+        found[name] = {"alone": alone, "pairs": pairs, "verified": verify(at / "0-0").ok}
+
+    def cut(rank, out):
+        def stop(progress):
+            if rank == 1 and progress.step == 17:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        chosen = Performance(checkpoint_steps=7, threads=1, sharded=True)
+        here = settings("srm", training=adam, performance=chosen)
+        return trained(out, here, module=wide(), data=data, callbacks=[stop])
+
+    def go_on(out):
+        module = wide()
+        run = resume(out, module, multiclass_loss, data)
+        return {"digest": digest(module), "head": run.head}
+
+    again = {}
+    for ranks in (1, 3):
+        out = folder / f"cut{ranks}"
+        fork(2, lambda rank, out=out: cut(rank, out), folder / f"g{ranks}")
+        again[ranks] = (
+            fork(ranks, lambda _, out=out: go_on(out), folder / f"h{ranks}")
+            if ranks > 1
+            else [fork_alone(lambda out=out: go_on(out), folder / "h1")]
+        )
+    sizes = fork(2, _remembered, folder / "sizes")
+
+    def lengths(rank):
+        chosen = settings(performance=Performance(sharded=True), method="srm")
+        return trained(
+            folder / "no", Settings(**{**vars(chosen), "method": Srm(relative=1.0)}), module=wide(), data=data
+        )
+
+    return {"runs": found, "again": again, "sizes": sizes, "refused": fork(2, lengths, folder / "refused")}
+
+
+def _remembered(rank):
+    """How many numbers a rank remembers of an Adam run, by what they are."""
+    from dpsrm.core.randomness import Streams
+    from dpsrm.training.prepare import prepare
+
+    training = Training(batch=8, steps=5, optimizer="adam", output="ema")
+    chosen = settings("srm", training=training, performance=Performance(sharded=True, threads=1))
+    walk = prepare(wide(), multiclass_loss, records(N, 300), chosen, Streams.seeded(1)).walk
+    return {"direction": len(walk.direction), "theta": len(walk.inner.theta), "whole": len(walk.theta)}
+
+
 KILLS = int(os.environ.get("DPSRM_RANK_KILLS", "2"))
 STEPS = 40 * KILLS
 
@@ -479,5 +550,5 @@ def _blocks(total, value):
 
 SCENARIOS = {
     each.__name__: each
-    for each in (equality, noise, large, resumed, refusals, failures, waiting, own_loop, kinds, killed)
+    for each in (equality, noise, large, resumed, refusals, failures, waiting, own_loop, kinds, sharded, killed)
 }

@@ -169,6 +169,40 @@ def test_a_loop_of_ones_own_is_the_same_training(ran):
     assert found["ok"]
 
 
+PLAIN = [f"{name} {scheme}" for name in ("srm", "sgd", "disk") for scheme in ("wor", "poisson")]
+
+
+@pytest.mark.parametrize("variant", [*PLAIN, "adam", "dp-adam"])
+def test_ranks_that_share_their_memory_are_one_process(ran, variant):
+    found = ran("sharded")["runs"][variant]
+    alone, ranks = found["alone"], [rank for pair in found["pairs"] for rank in pair]
+    assert all("theta" in rank for rank in ranks), ranks
+    assert {rank["draws"] for rank in ranks} == {alone["draws"]}
+    assert np.abs(np.array(ranks[0]["theta"]) - alone["theta"]).max() < 1e-6
+    assert len({rank["digest"] for rank in ranks}) == 1
+    assert found["verified"]
+
+
+def test_any_number_of_ranks_goes_on_with_a_shared_memory(ran):
+    """The checkpoint holds the whole state: direction, both moments of Adam, the average."""
+    found = ran("sharded")
+    (whole,) = {rank["digest"] for pair in found["runs"]["adam"]["pairs"] for rank in pair}
+    assert {rank["digest"] for ranks in found["again"].values() for rank in ranks} == {whole}
+
+
+def test_memory_is_shared(ran):
+    first, second = ran("sharded")["sizes"]
+    assert (first["direction"], second["direction"]) == (65536, 69230 - 65536)
+    assert (first["theta"], second["theta"]) == (65536, 69230 - 65536)
+    assert first["whole"] == second["whole"] == 69230
+
+
+def test_methods_that_measure_lengths_do_not_share_their_memory(ran):
+    words = [(rank["error"], rank["words"]) for rank in ran("sharded")["refused"]]
+    assert {error for error, _ in words} <= {"InputError", "RankFailed"}
+    assert all("treat every coordinate by itself" in text for _, text in words)
+
+
 def test_killed_at_random_nothing_is_released_uncharged_or_twice(ran):
     found = ran("killed")
     assert found["problems"] == []

@@ -237,6 +237,26 @@ def _show(found: dict[str, object], *, as_json: bool) -> None:
 
 
 @bench.command()
+def ranks(
+    world: Annotated[int, typer.Option("--ranks", help="Processes, on this machine.")] = 2,
+    batch: Annotated[int, typer.Option(help="Examples per step, of all ranks together.")] = 512,
+    steps: Annotated[int, typer.Option(help="Steps in a turn.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Turns of each; medians are reported.")] = 7,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Several ranks against one process, each with one thread: CNN4, DP-SRM.
+
+    Example: dpsrm bench ranks --ranks 2 --batch 512 --json
+    """
+    from dpsrm.bench.ranks import run
+
+    need(world >= 2 and steps >= 1 and rounds >= 1, "two ranks or more, a step and a turn or more", ranks=world)
+    with _bar():
+        found = run(world, batch, steps, rounds)
+    _show(found, as_json=as_json)
+
+
+@bench.command()
 def audit(
     data_dir: Annotated[Path, typer.Option(help="Folder of the data; mnist/ must be in it.")] = Path("data"),
     rows: Annotated[Path, typer.Option("--out", help="Results, as JSON; what is there is not made again.")] = Path(

@@ -34,7 +34,7 @@ from dpsrm.training import (
     resume,
     train,
 )
-from dpsrm.training.strategy import strategy
+from dpsrm.training.prepare import strategy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,8 +39,8 @@ def how_to_start(folder: Path) -> str:
 
     A run is only ever gone on with here if torchrun restarted a rank: otherwise a folder that exists is refused.
     """
+    from dpsrm.training.prepare import strategy
     from dpsrm.training.start import state_of
-    from dpsrm.training.strategy import strategy
 
     ranks = strategy()
     again = ranks.any(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)

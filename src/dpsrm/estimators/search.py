@@ -17,6 +17,7 @@ from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak
 from dpsrm.estimators.scores import noisy_score
 from dpsrm.estimators.selection import ETA, TryPlan, plan_tries
+from dpsrm.training.prepare import strategy
 
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone  # noqa: E402
@@ -72,6 +73,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> PrivateSearchCV:
         """Search, and keep the best try."""
         self._need_plain()
+        alone, remedy = strategy().ranks == 1, "search without torchrun; fit() of an estimator runs on ranks"
+        need(alone, "a private search runs in one process", remedy=remedy)
         streams = Streams.choose(self._seed())
         train, test = self._parts(X, streams.sampling)
         settings = list(ParameterGrid(self.param_grid))

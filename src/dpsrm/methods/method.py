@@ -92,10 +92,20 @@ class Choice:
 class Walk(Protocol):
     """A method under way. It sees released values only, so everything it does is post-processing."""
 
-    theta: Tensor
-    direction: Tensor
-    time: int
-    """How many updates were made; the run ends when they are as many as the schedule's steps."""
+    @property
+    def theta(self) -> Tensor:
+        """θ."""
+        ...
+
+    @property
+    def direction(self) -> Tensor:
+        """v."""
+        ...
+
+    @property
+    def time(self) -> int:
+        """How many updates were made; the run ends when they are as many as the schedule's steps."""
+        ...
 
     def ask(self) -> Ask | Choice:
         """What to release next; asking twice changes nothing."""

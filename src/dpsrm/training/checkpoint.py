@@ -129,8 +129,11 @@ def bytes_of(tensor: Tensor) -> bytes | memoryview:
 class CheckpointTimer:
     """Says when a checkpoint is due: every so many releases or seconds, as the performance settings say."""
 
-    def __init__(self, performance: Performance, write: Callable[[], None]) -> None:
-        """Begin to count; a checkpoint was written just now."""
+    def __init__(
+        self, performance: Performance, write: Callable[[], None], agreed: Callable[[bool], bool] = bool
+    ) -> None:
+        """Begin to count; a checkpoint was written just now. `agreed` asks the other ranks, if they must be asked."""
+        self._agreed = agreed
         self._steps = performance.checkpoint_steps
         self._seconds = performance.checkpoint_seconds
         self._write = write
@@ -141,7 +144,8 @@ class CheckpointTimer:
         """Count a release, and write a checkpoint if one is due."""
         self._count += 1
         due = self._steps > 0 and self._count >= self._steps
-        if not due and not (self._seconds > 0 and time.monotonic() - self._last >= self._seconds):
+        due = due or (self._seconds > 0 and time.monotonic() - self._last >= self._seconds)
+        if not self._agreed(due):
             return
         self._write()
         self._count, self._last = 0, time.monotonic()

@@ -26,12 +26,13 @@ from dpsrm.mechanisms.wire import Wire
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Closing, Header
 from dpsrm.runs.keys import pack_key, unpack_key
+from dpsrm.training.strategy import Replicated
 
 MOST_RANKS = 1024
 """The linear engine's margin covers the additions of so many (docs/decisions/ranks.md)."""
 
 
-class DataParallel:
+class DataParallel(Replicated):
     """One rank among several."""
 
     def __init__(self) -> None:

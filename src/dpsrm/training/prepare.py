@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import ResumeError, need
@@ -13,7 +14,7 @@ from dpsrm.core.events import Adjacency, event_to_json
 from dpsrm.core.isolation import Isolation
 from dpsrm.core.randomness import Streams
 from dpsrm.data import DatasetRecords, Picked, RecordSource, UnitRecords, as_records
-from dpsrm.gradients import ModelLosses, Objective, PerExampleLoss, Way, as_losses
+from dpsrm.gradients import Layout, ModelLosses, Objective, PerExampleLoss, Way, as_losses
 from dpsrm.methods import (
     Method,
     NonconvexPenalty,
@@ -21,6 +22,7 @@ from dpsrm.methods import (
     RateSchedule,
     Schedule,
     Scheduled,
+    Spider,
     Stepper,
     Walk,
     make_output,
@@ -31,6 +33,7 @@ from dpsrm.sampling.draw import Indices
 from dpsrm.training.config import Settings, plain, settings_to_dict
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.settings import OPTIMIZERS, OWN, Privacy
+from dpsrm.training.strategy import OneProcess, Strategy
 from dpsrm.training.targets import by_unit, need_isolated, need_targets, rows_of
 
 
@@ -45,6 +48,7 @@ class Prepared:
     plan: Plan
     walk: Walk
     output: Output
+    strategy: Strategy
 
     @property
     def steady(self) -> bool:
@@ -73,7 +77,7 @@ class Prepared:
         """Put walk and output where a checkpoint says they stood."""
         try:
             self.walk.load_state_dict(walk)
-            self.output.load_state_dict(output)
+            self.output.load_state_dict(self.strategy.own_state(output))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ResumeError(f"the checkpoint is of another method or step rule: {error}") from error
 
@@ -113,11 +117,15 @@ def prepare(
     objective = Objective.of(module, as_losses(loss), way=_way(settings))
     need_targets(objective, records)
     need_isolated(objective, records, performance=settings.performance)
-    start_P = objective.layout.read(module)
+    sharded = settings.performance.sharded
+    if sharded:
+        _need_elementwise(settings)
+    ranks = strategy(sharded=objective.layout.size if sharded else 0)
+    start_P = ranks.own(objective.layout.read(module))
     method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records), own=stepper)
     plan = planner(method, schedule, n=len(records), privacy=_promise(settings, schedule, n=len(records)))
     output = _output(settings, plan, streams)
-    walk = plan.method.begin(start_P, schedule=schedule, stepper=stepper)
+    walk = ranks.walk(plan.method.begin(start_P, schedule=schedule, stepper=stepper))
     return Prepared(
         settings=settings,
         records=records,
@@ -126,6 +134,35 @@ def prepare(
         plan=plan,
         walk=walk,
         output=output,
+        strategy=ranks,
+    )
+
+
+def strategy(*, sharded: int = 0) -> Strategy:
+    """The strategy of this process: data parallel inside a process group of several ranks, else one process.
+
+    Args:
+        sharded: share the memory of so many trainable numbers.
+    """
+    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if not grouped or torch.distributed.get_world_size() == 1:
+        return OneProcess()
+    from dpsrm.training.data_parallel import DataParallel
+    from dpsrm.training.sharded import Sharded
+
+    return Sharded(sharded) if sharded else DataParallel()
+
+
+def _need_elementwise(settings: Settings) -> None:
+    """Refuse to share the memory of methods that measure lengths on the way."""
+    method = settings.method
+    lengths = method.adaptive or isinstance(method, Spider) or getattr(method, "relative", None) is not None
+    need(
+        not lengths and settings.theory is None and settings.training.optimizer != OWN,
+        "sharded training is for methods and optimizers that treat every coordinate by itself",
+        method=method.name,
+        optimizer=settings.training.optimizer,
+        remedy="leave performance.sharded out: ranks then remember everything each",
     )
 
 
@@ -160,7 +197,8 @@ def resolve(
         optimizer=training.optimizer,
         remedy="use make_private (with resume=True to go on with a run)",
     )
-    stepper = own or OPTIMIZERS[training.optimizer](training.learning_rate, objective.layout, start_P)
+    layout = Layout(("all",), (start_P.shape,)) if settings.performance.sharded else objective.layout
+    stepper = own or OPTIMIZERS[training.optimizer](training.learning_rate, layout, start_P)
     if training.decay != "constant" or training.warmup > 0:
         need(settings.theory is None, "theory mode has its own step sizes", decay=training.decay)
         rate = RateSchedule(decay=training.decay, warmup=training.warmup, steps=schedule.steps)

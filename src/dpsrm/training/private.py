@@ -22,12 +22,11 @@ from dpsrm.training.asked import AskedLog
 from dpsrm.training.config import Settings
 from dpsrm.training.loader import PrivateLoader, records_of
 from dpsrm.training.own_loop import PrivateTraining
-from dpsrm.training.prepare import prepare
+from dpsrm.training.prepare import prepare, strategy
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.settings import OWN, Performance, Privacy, Training
 from dpsrm.training.start import begin, reopen
 from dpsrm.training.statement import Statement
-from dpsrm.training.strategy import strategy
 
 
 def make_private(

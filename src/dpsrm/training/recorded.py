@@ -30,7 +30,6 @@ from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.settings import OWN
 from dpsrm.training.step import Draw, Progress, Step
-from dpsrm.training.strategy import Strategy
 
 T = TypeVar("T", bound=AbstractContextManager[Any])
 _log = logging.getLogger(__name__)
@@ -68,7 +67,6 @@ class RecordedRun:
         ledger: the folder's ledger, or the leader's word about it.
         facts: what goes into every checkpoint, to be compared when the run is resumed.
         held: locks and files to let go of at the end.
-        strategy: which process of the training this is; only the leader writes into the folder.
         after: where an interrupted run stood.
     """
 
@@ -80,7 +78,6 @@ class RecordedRun:
         *,
         facts: dict[str, Any],
         held: ExitStack,
-        strategy: Strategy,
         after: Checkpoint | None = None,
     ) -> None:
         """Stand at the beginning, or where `after` stands."""
@@ -88,11 +85,11 @@ class RecordedRun:
         self.folder = folder
         self._facts = facts
         self._ledger = ledger
-        self.strategy = strategy
+        self.strategy = prepared.strategy
         self.step = self._step(None if after is None else after.released)
         self._held = held
-        self._timer = CheckpointTimer(prepared.settings.performance, self.write_checkpoint)
-        journal = (folder.private / "progress.jsonl") if strategy.leader else Path(os.devnull)
+        self._timer = CheckpointTimer(prepared.settings.performance, self.write_checkpoint, self.strategy.due)
+        journal = (folder.private / "progress.jsonl") if self.strategy.leader else Path(os.devnull)
         self._journal = held.enter_context(journal.open("ab" if after else "wb", buffering=0))
 
     def advance(self, drawn: Draw | None = None, batch: Any = None) -> Progress | None:
@@ -111,14 +108,14 @@ class RecordedRun:
             released=self.step.airlock.released,
             ledger=self._ledger.position,
             walk=self.prepared.walk.state_dict(),
-            output=self.prepared.output.state_dict(),
+            output=self.strategy.whole_state(self.prepared.output.state_dict()),
         )
 
     def write_checkpoint(self) -> None:
         """Keep where the run stands."""
-        if not self.strategy.leader:
-            return
-        write_checkpoint(self.folder.checkpoint, self.checkpoint(), self.prepared.streams)
+        found = self.checkpoint()
+        if self.strategy.leader:
+            write_checkpoint(self.folder.checkpoint, found, self.prepared.streams)
 
     def rewind(self, checkpoint: Checkpoint) -> None:
         """Go on from an earlier state of this run: what was released since is made again, the same."""
@@ -128,7 +125,7 @@ class RecordedRun:
     def _step(self, released: Spending | None) -> Step:
         """The step after the releases made, with the threads the run began with."""
         made_with = self._facts["threads"], self._facts["shares"]
-        return Step(self.prepared, self._ledger, released=released, strategy=self.strategy, made_with=made_with)
+        return Step(self.prepared, self._ledger, released=released, made_with=made_with)
 
     def finish(self, *, asked: int = 0) -> Run:
         """Certify what the ledger on disk proves, close it over all that is published, then destroy the key.

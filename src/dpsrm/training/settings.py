@@ -167,6 +167,7 @@ class Performance:
         checkpoint_seconds, checkpoint_steps: write a checkpoint when so many seconds passed or releases were made
             since the last; 0: not by that measure. With both 0 the run cannot be resumed and its key never
             touches a disk.
+        sharded: on several ranks, remember direction, optimizer state and averages in parts, each on one rank.
     """
 
     engine: str = AUTO
@@ -174,6 +175,7 @@ class Performance:
     threads: int | None = None
     checkpoint_seconds: float = 60.0
     checkpoint_steps: int = 0
+    sharded: bool = False
 
     def __post_init__(self) -> None:
         """Refuse engines that do not exist."""

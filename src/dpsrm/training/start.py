@@ -29,11 +29,12 @@ from dpsrm.training.checkpoint import (
 )
 from dpsrm.training.config import Settings, settings_from, settings_to_dict
 from dpsrm.training.identity import identity_of, need_same, record_bytes
-from dpsrm.training.prepare import Prepared
+from dpsrm.training.prepare import Prepared, strategy
 from dpsrm.training.recorded import RecordedRun
-from dpsrm.training.strategy import Strategy, strategy
+from dpsrm.training.strategy import Strategy
 from dpsrm.training.targets import tell_expectations
 
+States = tuple[dict[str, Any], dict[str, Any]]
 Preparer = Callable[[Settings, Streams], Prepared]
 """From settings and streams to a run that could begin."""
 
@@ -56,14 +57,15 @@ def begin(
     ranks.need_same(**{name: json.dumps(value) for name, value in identity.items()})
     folder = RunFolder(out)
     with ExitStack() as held:
+        states = _states(prepared)
         with ranks.together():
             ledger, first = None, b""
             if ranks.leader:
                 facts = {**prepared.facts(), "threads": prepared.threads, "shares": ranks.ranks, "identity": identity}
-                ledger, first = _opened(prepared, folder, facts, held, overwrite=overwrite, about=about)
+                ledger, first = _opened(prepared, folder, facts, held, states=states, overwrite=overwrite, about=about)
         facts = unpack_checkpoint(ranks.tell(first), streams, "the leader's word").facts
         book = ranks.book(ledger, prepared.plan.header(private_randomness=streams.private))
-        return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all(), strategy=ranks)
+        return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all())
 
 
 def _identified(settings: Settings, ranks: Strategy) -> bool:
@@ -77,6 +79,7 @@ def _opened(
     facts: dict[str, Any],
     held: ExitStack,
     *,
+    states: States,
     overwrite: bool,
     about: dict[str, Any] | None,
 ) -> tuple[Ledger, bytes]:
@@ -87,7 +90,7 @@ def _opened(
     write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
     folder.write_environment()
     facts = {**facts, "files": folder.digests(folder.config, folder.environment)}
-    first = _first(facts, prepared)
+    first = _first(facts, prepared, states)
     if settings.performance.resumable:
         keep_keys(folder.keys, streams)
         write_checkpoint(folder.checkpoint, first, streams)
@@ -115,8 +118,7 @@ def reopen(path: Path, prepare: Preparer, *, parameters: int) -> RecordedRun:
         with ranks.together():
             ledger = held.enter_context(_ledger(folder, prepared, checkpoint)) if ranks.leader else None
         book = ranks.book(ledger, prepared.plan.header(private_randomness=streams.private))
-        facts, after = checkpoint.facts, checkpoint
-        return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all(), strategy=ranks, after=after)
+        return RecordedRun(prepared, folder, book, facts=checkpoint.facts, held=held.pop_all(), after=checkpoint)
 
 
 def _found(folder: RunFolder, held: ExitStack, parameters: int) -> tuple[Streams, bytes]:
@@ -193,14 +195,19 @@ def _closed(folder: RunFolder) -> bool:
         return False
 
 
-def _first(facts: dict[str, Any], prepared: Prepared) -> Checkpoint:
+def _states(prepared: Prepared) -> States:
+    """The whole states of walk and output."""
+    return prepared.walk.state_dict(), prepared.strategy.whole_state(prepared.output.state_dict())
+
+
+def _first(facts: dict[str, Any], prepared: Prepared, states: States) -> Checkpoint:
     """The checkpoint before there is a ledger."""
     return Checkpoint(
         facts=facts,
         released=Spending.of([], adjacency=prepared.plan.spending.adjacency),
         ledger=(0, GENESIS),
-        walk=prepared.walk.state_dict(),
-        output=prepared.output.state_dict(),
+        walk=states[0],
+        output=states[1],
     )
 
 

@@ -22,7 +22,6 @@ from dpsrm.runs.book import Book
 from dpsrm.sampling import draw
 from dpsrm.sampling.draw import Indices
 from dpsrm.training.prepare import Prepared
-from dpsrm.training.strategy import OneProcess, Strategy
 from dpsrm.training.summing import summer
 
 
@@ -117,7 +116,6 @@ class Step:
         prepared: the run; its walk and output move on.
         book: where charges are written before what they charge is released.
         released: the releases made before, when a run is resumed; walk and output stand where they left off.
-        strategy: whose part of the batches this process computes.
         made_with: the torch threads to use, and the shares each batch is cut into; a resumed run uses as many as it
             began with, because sums depend on it.
 
@@ -131,14 +129,13 @@ class Step:
         book: Book,
         *,
         released: Spending | None = None,
-        strategy: Strategy | None = None,
         made_with: tuple[int, int] | None = None,
     ) -> None:
         """Make the airlock and the engine."""
         p, performance = prepared, prepared.settings.performance
         self.prepared = p
         self.book = book
-        self.strategy = strategy or OneProcess()
+        self.strategy = prepared.strategy
         self.threads, self._shares = made_with or (prepared.threads, self.strategy.ranks)
         self.engine = engine(
             performance.engine,
@@ -160,7 +157,7 @@ class Step:
         self._heard: Heard | None = None
         self._exhausted = False
         if self.airlock.releases == 0:
-            p.output.observe(0, p.walk.theta)
+            p.output.observe(0, self.strategy.kept(p.walk))
 
     @property
     def done(self) -> bool:
@@ -221,7 +218,7 @@ class Step:
         if p.walk.time == before:
             return None
         _need_finite(p.walk)
-        p.output.observe(p.walk.time, p.walk.theta)
+        p.output.observe(p.walk.time, self.strategy.kept(p.walk))
         return Progress(
             step=p.walk.time,
             steps=p.plan.schedule.steps,
@@ -244,7 +241,7 @@ class Step:
             raise LedgerError(
                 "the ledger written differs from the ledger the plan predicted: this is a defect in dpsrm"
             )
-        kept = p.output.result()
+        kept = self.strategy.whole_state(p.output.result())
         if kept is None and self.done:
             raise AssertionError("no iterate was observed")
         return p.walk.theta if kept is None else kept.to(p.walk.theta.dtype)

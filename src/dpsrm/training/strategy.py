@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
 from dpsrm.gradients.query import Query, need_safe
 from dpsrm.mechanisms.merge import Summed, merged
+from dpsrm.methods import Walk
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Header
 
@@ -78,8 +78,60 @@ class Strategy(Protocol):
         """A block that all processes leave, or none."""
         ...
 
+    def own(self, vector_P: Tensor) -> Tensor:
+        """The coordinates that this process remembers."""
+        ...
 
-class OneProcess:
+    def walk(self, walk: Walk) -> Walk:
+        """A walk over what this process remembers, as the step needs it."""
+        ...
+
+    def kept(self, walk: Walk) -> Tensor:
+        """What this process remembers of θ."""
+        ...
+
+    def whole_state(self, state: Any) -> Any:
+        """What all processes remember, as one would."""
+        ...
+
+    def own_state(self, state: Any) -> Any:
+        """What this process remembers of a whole state."""
+        ...
+
+    def due(self, wish: bool) -> bool:
+        """Whether a checkpoint is due."""
+        ...
+
+
+class Replicated:
+    """Of strategies under which every process remembers everything."""
+
+    def own(self, vector_P: Tensor) -> Tensor:
+        """All coordinates."""
+        return vector_P
+
+    def walk(self, walk: Walk) -> Walk:
+        """The walk as it is."""
+        return walk
+
+    def kept(self, walk: Walk) -> Tensor:
+        """θ."""
+        return walk.theta
+
+    def whole_state(self, state: Any) -> Any:
+        """The state as it is."""
+        return state
+
+    def own_state(self, state: Any) -> Any:
+        """The state as it is."""
+        return state
+
+    def due(self, wish: bool) -> bool:
+        """Whether this process wishes it."""
+        return wish
+
+
+class OneProcess(Replicated):
     """A training in one process: nobody to ask."""
 
     leader, ranks = True, 1
@@ -133,13 +185,3 @@ class OneProcess:
     def together(self) -> AbstractContextManager[None]:
         """Nobody else to stop."""
         return nullcontext()
-
-
-def strategy() -> Strategy:
-    """The strategy of this process: data parallel inside a process group of several ranks, else one process."""
-    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if not grouped or torch.distributed.get_world_size() == 1:
-        return OneProcess()
-    from dpsrm.training.data_parallel import DataParallel
-
-    return DataParallel()

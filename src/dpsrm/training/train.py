@@ -11,11 +11,10 @@ from torch import nn
 
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
 from dpsrm.training.config import Settings
-from dpsrm.training.prepare import prepare
+from dpsrm.training.prepare import prepare, strategy
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.start import begin, reopen
 from dpsrm.training.step import Progress
-from dpsrm.training.strategy import strategy
 
 Callback = Callable[[Progress], object]
 """Called after every update."""
