@@ -122,6 +122,7 @@ def main(folder):
     same = digests["whole"] == digests["killed"]
     told = {"same": same, "verified": verify(folder / "killed").ok, "codes": codes, "restarts": restarts}
     sys.stdout.write(json.dumps({**told, "digests": digests}) + "\n")
+    sys.exit(not (same and told["verified"]))
 
 
 if __name__ == "__main__":

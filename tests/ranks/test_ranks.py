@@ -40,7 +40,7 @@ def ran(request, tmp_path_factory):
 @pytest.mark.parametrize("scheme", ["wor", "poisson"])
 @pytest.mark.parametrize("method", ["srm", "sgd", "disk"])
 def test_two_ranks_are_one_process(ran, method, scheme):
-    """50 steps: the same records, parameters to 1e-6 and the same ledger; on both ranks and again, the same bits."""
+    """The same records, parameters to 1e-6 and the same ledger; on both ranks and again, the same bits."""
     found = ran("equality")[f"{method} {scheme}"]
     alone, ranks = found["alone"], [rank for pair in found["pairs"] for rank in pair]
     assert {rank["draws"] for rank in ranks} == {alone["draws"]}

@@ -34,7 +34,7 @@ from dpsrm.training import (
     resume,
     train,
 )
-from dpsrm.training.prepare import strategy
+from dpsrm.training.ranks import strategy
 
 
 @dataclass(frozen=True, kw_only=True)

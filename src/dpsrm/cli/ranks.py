@@ -39,7 +39,7 @@ def how_to_start(folder: Path) -> str:
 
     A run is only ever gone on with here if torchrun restarted a rank: otherwise a folder that exists is refused.
     """
-    from dpsrm.training.prepare import strategy
+    from dpsrm.training.ranks import strategy
     from dpsrm.training.start import state_of
 
     ranks = strategy()

@@ -17,7 +17,7 @@ from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak
 from dpsrm.estimators.scores import noisy_score
 from dpsrm.estimators.selection import ETA, TryPlan, plan_tries
-from dpsrm.training.prepare import strategy
+from dpsrm.training.ranks import strategy
 
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone  # noqa: E402

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import ResumeError, need
@@ -22,7 +21,6 @@ from dpsrm.methods import (
     RateSchedule,
     Schedule,
     Scheduled,
-    Spider,
     Stepper,
     Walk,
     make_output,
@@ -32,8 +30,9 @@ from dpsrm.sampling import pick_rows
 from dpsrm.sampling.draw import Indices
 from dpsrm.training.config import Settings, plain, settings_to_dict
 from dpsrm.training.plan import Plan, make_plan
+from dpsrm.training.ranks import strategy_for
 from dpsrm.training.settings import OPTIMIZERS, OWN, Privacy
-from dpsrm.training.strategy import OneProcess, Strategy
+from dpsrm.training.strategy import Strategy
 from dpsrm.training.targets import by_unit, need_isolated, need_targets, rows_of
 
 
@@ -117,10 +116,7 @@ def prepare(
     objective = Objective.of(module, as_losses(loss), way=_way(settings))
     need_targets(objective, records)
     need_isolated(objective, records, performance=settings.performance)
-    sharded = settings.performance.sharded
-    if sharded:
-        _need_elementwise(settings)
-    ranks = strategy(sharded=objective.layout.size if sharded else 0)
+    ranks = strategy_for(settings, objective.layout.size)
     start_P = ranks.own(objective.layout.read(module))
     method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records), own=stepper)
     plan = planner(method, schedule, n=len(records), privacy=_promise(settings, schedule, n=len(records)))
@@ -135,34 +131,6 @@ def prepare(
         walk=walk,
         output=output,
         strategy=ranks,
-    )
-
-
-def strategy(*, sharded: int = 0) -> Strategy:
-    """The strategy of this process: data parallel inside a process group of several ranks, else one process.
-
-    Args:
-        sharded: share the memory of so many trainable numbers.
-    """
-    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if not grouped or torch.distributed.get_world_size() == 1:
-        return OneProcess()
-    from dpsrm.training.data_parallel import DataParallel
-    from dpsrm.training.sharded import Sharded
-
-    return Sharded(sharded) if sharded else DataParallel()
-
-
-def _need_elementwise(settings: Settings) -> None:
-    """Refuse to share the memory of methods that measure lengths on the way."""
-    method = settings.method
-    lengths = method.adaptive or isinstance(method, Spider) or getattr(method, "relative", None) is not None
-    need(
-        not lengths and settings.theory is None and settings.training.optimizer != OWN,
-        "sharded training is for methods and optimizers that treat every coordinate by itself",
-        method=method.name,
-        optimizer=settings.training.optimizer,
-        remedy="leave performance.sharded out: ranks then remember everything each",
     )
 
 
@@ -223,9 +191,8 @@ def _promise(settings: Settings, schedule: Schedule, *, n: int) -> Privacy | Non
 def _output(settings: Settings, plan: Plan, streams: Streams) -> Output:
     """Which θ to hand out: as the settings say, or the method's own choice."""
     name = settings.training.output or plan.method.output
-    counted = name in ("random", "tail")
     need(
-        not (counted and plan.method.adaptive),
+        not (name in ("random", "tail") and plan.method.adaptive),
         "how many updates an adaptive method makes is not known beforehand",
         output=name,
         remedy='use output = "last" or "ema"',

@@ -22,7 +22,8 @@ from dpsrm.training.asked import AskedLog
 from dpsrm.training.config import Settings
 from dpsrm.training.loader import PrivateLoader, records_of
 from dpsrm.training.own_loop import PrivateTraining
-from dpsrm.training.prepare import prepare, strategy
+from dpsrm.training.prepare import prepare
+from dpsrm.training.ranks import strategy
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.settings import OWN, Performance, Privacy, Training
 from dpsrm.training.start import begin, reopen

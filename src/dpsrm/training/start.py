@@ -29,7 +29,8 @@ from dpsrm.training.checkpoint import (
 )
 from dpsrm.training.config import Settings, settings_from, settings_to_dict
 from dpsrm.training.identity import identity_of, need_same, record_bytes
-from dpsrm.training.prepare import Prepared, strategy
+from dpsrm.training.prepare import Prepared
+from dpsrm.training.ranks import strategy
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.strategy import Strategy
 from dpsrm.training.targets import tell_expectations

@@ -11,7 +11,8 @@ from torch import nn
 
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
 from dpsrm.training.config import Settings
-from dpsrm.training.prepare import prepare, strategy
+from dpsrm.training.prepare import prepare
+from dpsrm.training.ranks import strategy
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.start import begin, reopen
 from dpsrm.training.step import Progress
