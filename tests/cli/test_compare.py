@@ -32,6 +32,9 @@ def test_runs_side_by_side(runs, dpsrm, answer, tmp_path):
     told = dpsrm("compare", *runs)
     assert told.code == 0
     assert "all of them together cost more" in " ".join(told.stderr.split())
+    assert "0.0001" in told.stdout, "what differs is a column"
+    assert "in all runs: delta 0.0001, model logistic" in " ".join(told.stdout.split())
+    assert weak["half_width"]["log_loss"] > 0
 
     (runs[0] / "certificate.md").write_text("forged")
     assert [row["verifies"] for row in answer("compare", *runs)["runs"]] == [False, True]

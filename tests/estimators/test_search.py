@@ -4,6 +4,8 @@ import logging
 
 import numpy as np
 import pytest
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
 
 from dpsrm.accounting.rdp import rdp_curve
 from dpsrm.accounting.selection import runs_to_gamma, select_epsilon
@@ -146,3 +148,13 @@ def test_merits_outside_their_bounds_are_never_released():
     for wrong in ([1.5], [-0.1], []):
         with pytest.raises(InputError, match="merits"):
             noisy_score(np.array(wrong), Streams.seeded(0), noise_multiplier=1.0, delta=1e-5)
+
+
+def test_a_pipeline_ends_in_a_search_and_is_not_searched():
+    base, grid = PrivateLogisticRegression(classes=[0, 1], bounds="record"), {"learning_rate": [4.0], "steps": [20]}
+    wrong = PrivateSearchCV(make_pipeline(Normalizer(), base), grid)
+    with pytest.raises(InputError, match=r"make_pipeline\(Normalizer\(\), PrivateSearchCV"):
+        wrong.fit(X, Y)
+    found = make_pipeline(Normalizer(), PrivateSearchCV(base, grid, epsilon=8.0, tries=1.5)).fit(X, Y)
+    assert found.score(X, Y) > 0.8
+    assert found[-1].epsilon_spent_ <= 8

@@ -16,7 +16,7 @@ from dpsrm.accounting.budget import Budget, create_budget, read_budget, reserve
 from dpsrm.accounting.position import beside
 from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, Sampling, Scheme, Spending
-from dpsrm.data import Records
+from dpsrm.data import Records, SparseRecords
 from dpsrm.methods import Agd
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import read_ledger
@@ -152,6 +152,19 @@ def test_other_records_other_adjacency_and_no_privacy_are_refused(tmp_path, budg
         reserve(
             path, Spending.of([Charge(PureRelease(epsilon=0.1), 1)], adjacency=Adjacency.ADD_REMOVE), run="", data=""
         )
+
+
+def test_sparse_and_dense_forms_are_the_same_records(tmp_path, budget):
+    path = budget()
+    go(tmp_path, "dense", path, epsilon=0.5)
+    objective, records = make_problem("logistic")
+    settings = Settings(
+        privacy=Privacy(epsilon=0.5, delta=1e-5), training=Training(batch=20, steps=5), budget=str(path)
+    )
+    same, other = SparseRecords.of(Records(*records(200))), SparseRecords.of(Records(*records(199)))
+    train(objective.module, objective.loss, same, settings, out=tmp_path / "sparse")
+    with pytest.raises(InputError, match="same data"):
+        train(objective.module, objective.loss, other, settings, out=tmp_path / "other")
 
 
 def test_a_changed_file_is_refused(budget):

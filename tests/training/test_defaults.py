@@ -16,7 +16,7 @@ from dpsrm.core.files import read_toml
 from dpsrm.data import Records
 from dpsrm.gradients import binary_loss
 from dpsrm.methods import Sgd, Srm, Theory
-from dpsrm.training import Privacy, Settings, Training, train
+from dpsrm.training import Privacy, Settings, Training, make_private, train
 from dpsrm.training.config import settings_from
 from dpsrm.training.defaults import (
     LEAST_STEPS,
@@ -28,6 +28,7 @@ from dpsrm.training.defaults import (
     explained,
     with_defaults,
 )
+from dpsrm.training.network_rule import network_training
 
 PROMISE = Privacy(epsilon=1.0, delta=1e-5)
 SHAPE = Shape(n=32561, classes=2, kind="logistic")
@@ -106,7 +107,7 @@ def test_a_run_writes_what_was_chosen(tmp_path):
 def test_what_is_given_wins(given_):
     settings = Settings(**{"privacy": PROMISE, **given_})
     assert with_defaults(settings, SHAPE) is settings
-    assert explained(settings, settings, 10) is None
+    assert explained(settings, settings, SHAPE) is None
 
 
 @pytest.mark.parametrize("section", [{"method": {"name": "srm"}}, {"training": {"learning_rate": 1.0}}])
@@ -117,18 +118,74 @@ def test_a_section_of_a_file_wins(section):
     assert with_defaults(settings, SHAPE) is settings
 
 
-def test_other_models_keep_their_defaults():
+def test_unknown_models_keep_their_defaults():
     settings = Settings(privacy=PROMISE, seed=1)
-    assert with_defaults(settings, Shape(n=100, classes=2, kind="one of the user's")) is settings
+    assert with_defaults(settings, Shape(n=100, classes=2, kind="one of a later version")) is settings
 
 
 def test_numbers_and_networks_have_rules_of_their_own():
     method, training = default_training(n=5000, epsilon=1.0, delta=1e-5, classes=0, kind="linear")
     assert method.max_grad_norm < 1, "residuals are small"
     assert training.learning_rate <= 1, "the squared loss has four times the curvature"
-    _, network = default_training(n=5000, epsilon=1.0, delta=1e-5, classes=2, kind="mlp")
-    assert network.optimizer == "dp-adam"
-    assert default_training(n=5000, epsilon=1.0, delta=1e-5, classes=0, kind="mlp")[1].optimizer == "dp-adam"
+    assert network_training(n=5000, parameters=5000, classes=0)[0].max_grad_norm < 1
+    assert network_training(n=5000, parameters=5000, classes=2)[0].max_grad_norm > 1, "a smaller clip biases"
+
+
+@pytest.mark.parametrize(
+    ("n", "parameters", "classes", "batch", "steps", "rate"),
+    [
+        (60_000, 26_010, None, 1875, 320, 0.0035),
+        (60_000, 50_890, None, 1875, 320, 0.0025),
+        (5000, 5000, 2, 512, 300, 0.0049),
+        (1438, 4810, 10, 512, 300, 0.011),
+        (300, 10, None, 300, 300, 0.1),
+        (10**7, 10**8, None, 8192, 3000, 1.8e-5),
+    ],
+)
+def test_golden_networks(n, parameters, classes, batch, steps, rate):
+    _, training = network_training(n=n, parameters=parameters, classes=classes)
+    assert (training.batch, training.steps, training.learning_rate) == (batch, steps, rate)
+    assert (training.optimizer, training.output) == ("dp-adam", "tail")
+
+
+def _spiral(n, seed):
+    """Two classes that no line parts: the sign of a product."""
+    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(seed))
+    return Records(x, (x[:, 0] * x[:, 1] > 0).long())
+
+
+def _small_network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
+def test_a_network_of_the_users_is_trained_by_the_rule_and_says_so(tmp_path, caplog):
+    module, test = _small_network(), _spiral(2000, 1)
+    run = train(module, binary_loss, _spiral(8000, 0), Settings(privacy=PROMISE, seed=1), out=tmp_path / "run")
+    (line,) = caplog.messages
+    assert all(word in line for word in ("n = 8000, 65 parameters alone", "300 steps of 512", "dp-adam", "training="))
+    written = settings_from(read_toml(tmp_path / "run" / "config.toml"))
+    assert (written.method, written.training) == network_training(n=8000, parameters=65)
+    assert run.epsilon <= 1
+    with torch.no_grad():
+        wrong = ((module(test.inputs).squeeze(1) > 0) != (test.targets == 1)).double().mean()
+    assert wrong < 0.15, "a coin errs half the time"
+
+
+def test_a_loop_of_the_users_needs_no_optimizer_and_no_schedule(tmp_path):
+    module, data = _small_network(), _spiral(2000, 0)
+    private = make_private(model=module, losses=binary_loss, data=data, epsilon=1, delta=1e-5, out=tmp_path / "run")
+    assert len(private.data_loader) == 300
+    for batch in private.data_loader:
+        private.step(batch)
+        break
+    assert private.steps_made == 1
+    private.finish()
+    config = read_toml(tmp_path / "run" / "config.toml")
+    assert config["optimizer"] == {"name": "dp-adam", "lr": 0.072}
+    assert (config["training"]["batch"], config["training"]["steps"]) == (512, 300)
+    with pytest.raises(InputError, match="not both"):
+        make_private(model=module, losses=binary_loss, data=data, epsilon=1, delta=1e-5, epochs=1, steps=2)
 
 
 def test_what_an_estimators_user_chooses_wins_piece_by_piece():
@@ -143,7 +200,7 @@ def test_what_an_estimators_user_chooses_wins_piece_by_piece():
 
 def test_the_line_says_what_and_why():
     before = Settings(privacy=PROMISE)
-    line = explained(before, with_defaults(before, SHAPE), SHAPE.n)
+    line = explained(before, with_defaults(before, SHAPE), SHAPE)
     assert all(word in line for word in ("n = 32561", "ε = 1", "sgd", "771 steps", "2048", "learning rate 8"))
 
 
@@ -157,7 +214,7 @@ def test_better_than_before_on_a_made_up_table(tmp_path):
     """A slow direction needs flow: records that differ little from each other."""
     records, test = _alike(20_000, seed=0), _alike(4000, seed=1)
     losses = []
-    for name, settings in (("before", Settings(privacy=PROMISE, seed=1)), ("now", chosen(20_000))):
+    for name, settings in (("before", Settings(privacy=PROMISE, method=Srm(), seed=1)), ("now", chosen(20_000))):
         module = _layer(6)
         train(module, binary_loss, records, settings, out=tmp_path / name)
         with torch.no_grad():

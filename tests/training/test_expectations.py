@@ -69,6 +69,14 @@ def test_unscaled_arrays_of_a_linear_model(tmp_path, caplog):
     assert "not for publication" in message
 
 
+@pytest.mark.parametrize(("scale", "told"), [(1.0, 0), (1e3, 1)])
+def test_unscaled_arrays_of_a_network_and_sparse_ones(tmp_path, caplog, scale, told):
+    X, y = records(500, scale=scale)
+    go(tmp_path, X, y, module=nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)), name="network")
+    go(tmp_path, scipy.sparse.csr_matrix(X.numpy()), y.numpy(), name="sparse")
+    assert len([message for message in caplog.messages if "the longest record has norm" in message]) == 2 * told
+
+
 def test_warnings_are_told_on_the_command_line_too(tmp_path, dpsrm, caplog):
     rows = "".join(f"{k},{'yes' if k % 3 else 'no'}\n" for k in range(40))
     (tmp_path / "x.csv").write_text("age,ill\n" + rows)
@@ -91,6 +99,44 @@ def test_undeclared_scales_are_refused_and_declared_ones_taken(tmp_path, kind):
         load(path)
     assert load(path, normalise=False).records.inputs[1, :2].tolist() == [300, 400]
     assert load(path, normalise=True).records.inputs[1, :2].tolist() == pytest.approx([0.6, 0.8])
+
+
+BUDGET = ["--epsilon", "1", "--delta", "1e-5", "--seed", "1", "--json"]
+
+
+def test_measurements_whose_scale_nobody_knows_are_not_trained_on(tmp_path, dpsrm):
+    X = np.random.default_rng(0).normal(size=(300, 2)) * [1.0, 1000.0]
+    np.savez(tmp_path / "x.npz", X=X, y=(X[:, 0] > 0).astype(int))
+    told = dpsrm("train", "--data", tmp_path / "x.npz", *BUDGET, "--out", tmp_path / "run")
+    assert told.code == 2
+    assert "save a table" in told.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_are_trained_on_pixel_by_pixel_and_predicted(tmp_path, dpsrm):
+    X = np.random.default_rng(0).integers(0, 256, size=(400, 4, 4), dtype=np.uint8)
+    y = (X[:, 0, 0] > 127).astype(int)
+    X[:, 1, 1] = 255 * y
+    np.savez(tmp_path / "x.npz", X=X, y=y)
+    files = ["--data", tmp_path / "x.npz", "--test", tmp_path / "x.npz", "--out", tmp_path / "run"]
+    told = dpsrm("train", *files, *BUDGET, "--set", "privacy.epsilon=8")
+    assert told.code == 0, told.stderr
+    assert json.loads(told.stdout)["test"]["error"] < 0.1
+    predicted = load_run(tmp_path / "run").predict(X).astype(int)
+    assert (predicted != y).mean() == pytest.approx(json.loads(told.stdout)["test"]["error"])
+
+
+def test_account_agrees_with_the_certificate_by_default(tmp_path, dpsrm):
+    rows = "".join(f"{k},{'yes' if k % 3 else 'no'}\n" for k in range(300))
+    (tmp_path / "x.csv").write_text("age,ill\n" + rows)
+    for batch in (300, 50):
+        given = ["--set", f"training.batch={batch}", "--set", "training.steps=20", "--out", tmp_path / f"{batch}"]
+        told = json.loads(
+            dpsrm("train", "--data", tmp_path / "x.csv", "--target", "ill", "--method", "sgd", *BUDGET, *given).stdout
+        )
+        by_hand = ["--n", told["n"], "--batch", told["batch"], "--steps", told["steps"], "--delta", 1e-5, "--json"]
+        found = dpsrm("account", *by_hand, "--noise", told["noise_multiplier"])
+        assert json.loads(found.stdout)["epsilon"] == told["epsilon"]
 
 
 @pytest.mark.parametrize(

@@ -504,7 +504,7 @@ WEIGHTED = DataLoader(TensorDataset(*records()), batch_size=B, sampler=WeightedR
         ({"method": Agd()}, "agd"),
         ({"method": "srm", "momentum": 0.5}, "unknown"),
         ({"method": "nothing"}, "must be one of"),
-        ({"steps": None}, "epochs or steps"),
+        ({"epochs": 1}, "epochs or steps, not both"),
         ({"steps": 0}, "steps must be 1 or more, and whole"),
         ({"steps": None, "epochs": 1.5}, "epochs and steps must be 1 or more"),
         ({"sampling": "shuffle"}, "sampling must be one of wor, poisson"),

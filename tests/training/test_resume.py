@@ -12,7 +12,7 @@ import dpsrm
 from conftest import make_problem
 from dpsrm.core.errors import DpsrmError, InputError, LedgerError, ResumeError
 from dpsrm.core.randomness import Streams
-from dpsrm.data import Records
+from dpsrm.data import Records, SparseRecords
 from dpsrm.gradients import binary_loss, squared_loss
 from dpsrm.methods import Agd, Disk, Rrpsgd, Sgd, Spider, Srm
 from dpsrm.runs import verify
@@ -228,6 +228,15 @@ def test_anything_else_never_gets_this_runs_noise(tmp_path, change):
     assert (run / "ledger.jsonl").read_bytes() == before
     resume(run, *parts())
     assert verify(run).ok
+
+
+def test_the_same_records_in_another_form_do_not_get_it_either(tmp_path):
+    """Sums of dense and of sparse records differ in their last bits."""
+    run = interrupted(tmp_path, 5, kind="logistic")
+    module, loss, records = parts("logistic")
+    with pytest.raises(ResumeError, match="data must be the same"):
+        resume(run, module, loss, SparseRecords.of(records))
+    resume(run, module, loss, records)
 
 
 def doubled(module):

@@ -70,11 +70,13 @@ def _from_config(path: Path) -> Setup:
         )
     except OSError as error:
         raise InputError(f"cannot read {place.path}: {error}") from error
-    shape = Shape(n=len(found.records), classes=len(found.classes), kind=config.model.kind)
+    classes = len(found.classes)
+    size = config.model.size(features=found.n_features, classes=classes)
+    shape = Shape(n=len(found.records), classes=classes, kind=config.model.kind, parameters=size)
     stream = Streams.seeded(0).initialisation
     return Setup(
-        model=config.model.build(features=found.n_features, classes=len(found.classes), stream=stream),
-        losses=loss_for(len(found.classes)),
+        model=config.model.build(features=found.n_features, classes=classes, stream=stream),
+        losses=loss_for(classes),
         data=found.records,
         settings=with_defaults(config.settings, shape),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from dpsrm.core.errors import need_extra
 from dpsrm.data import Records, SparseRecords
 from dpsrm.methods import Method, Sgd
 from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, run_trials
-from dpsrm.training.defaults import FlowRule, default_training, ruled
+from dpsrm.training.defaults import NETWORK, FlowRule, default_training, ruled
 from dpsrm.training.models import Model
+from dpsrm.training.network_rule import network_training
 from dpsrm.training.predict import class_probabilities
 
 DELTA = 1e-5
@@ -39,11 +41,12 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TableTrial:
-    """A way to train a linear model."""
+    """A way to train a linear model, or a network of one hidden layer."""
 
     label: str
     method: Method
     training: Training
+    network: bool = False
 
 
 def scores(table: PublicTable, answers: npt.NDArray[Any]) -> Found:
@@ -69,6 +72,13 @@ def rule_choice(table: PublicTable, epsilon: float) -> TableTrial:
     return TableTrial(label="rule", method=method, training=training)
 
 
+def network_choice(table: PublicTable) -> TableTrial:
+    """What the library chooses by itself for the network of `PrivateMLPClassifier` and `PrivateMLPRegressor`."""
+    size = Model(kind=NETWORK).size(features=table.encoded[0].shape[1], classes=table.classes)
+    method, training = network_training(n=table.n, parameters=size, classes=table.classes)
+    return TableTrial(label="network", method=method, training=training, network=True)
+
+
 def grid(table: PublicTable, epsilon: float) -> Iterator[TableTrial]:
     """The points whose best is the oracle: step sizes and lengths, clips for numbers, and noise-corrected Adam."""
     signal = table.n * gaussian_mu(epsilon, DELTA)
@@ -90,10 +100,22 @@ def grid(table: PublicTable, epsilon: float) -> Iterator[TableTrial]:
         yield TableTrial(label=f"adam {rate:g} {steps}", method=Sgd(max_grad_norm=clip), training=adam)
 
 
+def finer(table: PublicTable, epsilon: float) -> Iterator[TableTrial]:
+    """Further points between and beyond those of the grid: does a harder search beat the rule by more?"""
+    signal = table.n * gaussian_mu(epsilon, DELTA)
+    rates, clips = ((4.0, 8.0), (0.5, 1.0)) if table.classes else ((0.5, 1.0), (0.1, 0.25))
+    for rate, clip, flow in product(rates, clips, (0.15, 0.35, 0.7, 1.4)):
+        rule = FlowRule(rate=rate, clip=clip, flow=flow, power=0.0, most=9.0)
+        training = ruled(rule, n=table.n, signal=signal, classes=table.classes)
+        training = replace(training, steps=min(MOST, training.steps or MOST))
+        label = f"sgd {rate:g} {clip:g} x {flow:g}"
+        yield TableTrial(label=label, method=Sgd(max_grad_norm=clip), training=training)
+
+
 def trial(table: PublicTable, choice: TableTrial, epsilon: float, *, seed: int) -> Found:
-    """One seeded run of a linear model and what it is worth on the held-out records."""
+    """One seeded run and what it is worth on the held-out records."""
     stream = np.random.default_rng(0)
-    kind = "logistic" if table.classes else "linear"
+    kind = NETWORK if choice.network else "logistic" if table.classes else "linear"
     module = Model(kind=kind).build(features=table.encoded[0].shape[1], classes=table.classes, stream=stream)
     settings = Settings(
         privacy=Privacy(epsilon=epsilon, delta=DELTA),
@@ -103,16 +125,18 @@ def trial(table: PublicTable, choice: TableTrial, epsilon: float, *, seed: int) 
         seed=seed,
     )
     start = time.process_time()
-    (result,) = run_trials(module, loss_for(table.classes), records_of(table), [settings])
+    records = records_of(table, dense=choice.network)
+    (result,) = run_trials(module, loss_for(table.classes), records, [settings])
     seconds = round(time.process_time() - start, 2)
     nn.utils.vector_to_parameters(result.theta.float(), module.parameters())
     return {**scores(table, answers_of(module, table)), "steps": choice.training.steps, "seconds": seconds}
 
 
-def records_of(table: PublicTable) -> SparseRecords:
+def records_of(table: PublicTable, *, dense: bool = False) -> Records | SparseRecords:
     """The records to train on."""
     y = torch.from_numpy(np.array(table.targets[0], dtype=np.int64 if table.classes else np.float32))
-    return SparseRecords.of(Records(torch.from_numpy(table.encoded[0]), y))
+    records = Records(torch.from_numpy(table.encoded[0]), y)
+    return records if dense else SparseRecords.of(records)
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
     dpsrm bench tables --data-dir DATA --out results/tables.jsonl --page docs/tables.md
 
 Every result is one JSON line, written as it comes; a run that is started again does what is missing. Our grid has one
-seed, everything else five; ε = 1 is done first.
+seed, networks (at ε = 1 and 3) two, everything else five; ε = 1 is done first.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.bench.public_tables import PUBLIC_TABLES, PublicTable
-from dpsrm.bench.table_ours import Found, grid, majority, not_private, rule_choice, trial
+from dpsrm.bench.table_ours import Found, grid, majority, network_choice, not_private, rule_choice, trial
 from dpsrm.bench.table_rivals import Rival, rivals
 
 EPSILONS = (1.0, 0.5, 3.0)
-SEEDS, GRID_SEEDS = 5, 1
+SEEDS, GRID_SEEDS, NETWORK_SEEDS = 5, 1, 2
+NETWORK_EPSILONS = (1.0, 3.0)
 
 Row = dict[str, Any]
 Key = tuple[str, float, str, int]
@@ -76,6 +77,8 @@ def _work(table: PublicTable, epsilon: float, others: dict[str, Rival]) -> Itera
         yield "rule", seed, lambda seed=seed: trial(table, ours, epsilon, seed=seed)  # type: ignore[misc]
         for who, rival in others.items():
             yield who, seed, lambda rival=rival, seed=seed: rival(table, epsilon, seed)  # type: ignore[misc]
+    for seed in range(NETWORK_SEEDS if epsilon in NETWORK_EPSILONS else 0):
+        yield "network", seed, lambda seed=seed: trial(table, network_choice(table), epsilon, seed=seed)  # type: ignore[misc]
     for choice in grid(table, epsilon):
         for seed in range(GRID_SEEDS):
             yield (

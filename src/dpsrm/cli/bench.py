@@ -117,6 +117,26 @@ def defaults(
 
 
 @bench.command()
+def networks(
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    rows: Annotated[Path, typer.Option("--out", help="Results, one JSON line each; gone on with.")] = Path(
+        "own-networks.jsonl"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Users' networks untuned: the rule against the settings of before and a small sweep, on public images.
+
+    Example: dpsrm bench networks --data-dir data --out results/own-networks.jsonl
+    """
+    from dpsrm.bench.networks import NETWORK_PROBLEMS, run, summary
+    from dpsrm.data.public import data_folder
+
+    with err.status("measuring"):
+        found = run(list(NETWORK_PROBLEMS), data_folder(data_dir), rows)
+    _show({"problems": summary(found)}, as_json=as_json)
+
+
+@bench.command()
 def tables(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
     names: Annotated[str, typer.Option("--tables", help="Tables, e.g. digits,price; by default all.")] = "",

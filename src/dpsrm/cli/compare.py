@@ -21,6 +21,7 @@ from dpsrm.runs.verify import verify
 
 _LESS_IS_BETTER = ("log_loss", "error", "rmse", "mae")
 _SHOWN = ("method", "steps", "batch", "learning_rate")
+_FACTS = ("delta", "model", *_SHOWN)
 
 
 def compare(
@@ -58,7 +59,7 @@ def _row(run: Path) -> dict[str, Any]:
     found, folder = verify(run), RunFolder(run)
     config = read_toml(folder.config) if folder.config.exists() else {}
     training, method = config.get("training", {}), config.get("method", {})
-    guarantee, metrics = found.guarantee, folder.private / "metrics.json"
+    guarantee, metrics = found.guarantee, _metrics(folder)
     return {
         "run": str(run),
         "verifies": found.ok,
@@ -68,8 +69,16 @@ def _row(run: Path) -> dict[str, Any]:
         "model": config.get("model", {}).get("kind"),
         "method": method.get("name"),
         **{name: training.get(name) for name in _SHOWN[1:]},
-        "test": json.loads(metrics.read_text()).get("test", {}) if metrics.exists() else {},
+        "test": metrics.get("test", {}),
+        "half_width": metrics.get("test_half_width", {}),
     }
+
+
+def _metrics(folder: RunFolder) -> dict[str, Any]:
+    """What was measured on test records, if anything."""
+    path = folder.private / "metrics.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def _best(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> dict[str, str]:
@@ -83,17 +92,19 @@ def _best(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> dict[str, 
 
 
 def _table(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> Table:
-    """A line per run; the best of each measure is bold."""
-    best, table = (
-        _best(rows, measures),
-        Table(title="the measures are exact: do not publish them" if measures else None),
-    )
-    for name in ("run", "ε", "δ", "model", *(name.replace("_", " ") for name in _SHOWN), *map(METRICS.get, measures)):
-        table.add_column(str(name), justify="left" if name == "run" else "right")
+    """A line per run; the best of each measure is bold. What is the same in all runs stands below, once."""
+    best = _best(rows, measures)
+    differing = [name for name in _FACTS if len({str(row[name]) for row in rows}) > 1]
+    same = [f"{name.replace('_', ' ')} {rows[0][name]}" for name in _FACTS if name not in differing]
+    table = Table(title="the measures are exact: do not publish them" if measures else None)
+    table.caption = f"in all runs: {', '.join(same)}" if same else None
+    table.add_column("run", overflow="fold")
+    for name in ("ε", *(name.replace("_", " ") for name in differing), *map(METRICS.get, measures)):
+        table.add_column(str(name), justify="right")
     for row in rows:
         told = "no guarantee" if math.isinf(row["epsilon"]) else f"{row['epsilon']:.4g}"
         cells = [row["run"], told if row["verifies"] else f"{told} [red]does not verify[/]"]
-        cells += ["" if row[name] is None else f"{row[name]}" for name in ("delta", "model", *_SHOWN)]
+        cells += ["" if row[name] is None else f"{row[name]}" for name in differing]
         for name in measures:
             value = row["test"].get(name)
             text = "" if value is None else f"{value:.4g}"
@@ -110,12 +121,17 @@ def _draw(rows: Sequence[dict[str, Any]], measure: str, path: Path) -> None:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     for row in (row for row in rows if row["test"].get(measure) is not None):
-        label = Path(row["run"]).name
+        label, value = Path(row["run"]).name, row["test"][measure]
         if math.isinf(row["epsilon"]):
-            axes.axhline(row["test"][measure], linestyle=":", color="grey", label=f"{label} (no guarantee)")
+            axes.axhline(value, linestyle=":", color="grey", label=f"{label} (no guarantee)")
         else:
-            axes.plot([row["epsilon"]], [row["test"][measure]], "o", label=f"{label}: {row['method']}")
-    axes.set(xlabel="ε of the run", ylabel=f"{METRICS[measure]}, test records", title="for your eyes only")
-    axes.legend()
+            spread = row["half_width"].get(measure) or 0.0
+            axes.errorbar(
+                [row["epsilon"]], [value], yerr=[spread], fmt="o", capsize=3, label=f"{label}: {row['method']}"
+            )
+    better = "less" if measure in _LESS_IS_BETTER else "more"
+    axes.set(xlabel="ε of the run", ylabel=f"{METRICS[measure]} of the test records ({better} is better)")
+    axes.set_title("for your eyes only; bars: 95 % confidence", fontsize=10)
+    figure.legend(loc="outside right upper")
     axes.grid(alpha=0.3)
     save_figure(figure, path)

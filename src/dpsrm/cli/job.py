@@ -117,8 +117,8 @@ def _resume(job: TrainingJob, title: str) -> Run:
     """The rest of an interrupted training, with a progress bar."""
     epsilon = None if job.settings.privacy is None else job.settings.privacy.epsilon
     with progress_bar(title, epsilon=epsilon) as bar:
-        loss, records = loss_for(len(job.records.classes)), job.records
-        return resume(job.out, _module(job), loss, records.records, callbacks=[bar], unit=records.units)
+        loss, records = loss_for(len(job.records.classes)), job.model.records(job.records)
+        return resume(job.out, _module(job), loss, records, callbacks=[bar], unit=job.records.units)
 
 
 def _train(job: TrainingJob, settings: Settings, out: Path, title: str) -> Run:
@@ -128,7 +128,7 @@ def _train(job: TrainingJob, settings: Settings, out: Path, title: str) -> Run:
         return train(
             _module(job),
             loss_for(len(job.records.classes)),
-            job.records.records,
+            job.model.records(job.records),
             settings,
             out=out,
             overwrite=job.overwrite,
@@ -145,7 +145,7 @@ def _measured(module: nn.Module, loaded: Loaded, *, spread: bool = False) -> dic
     With `spread`: half the width of each one's 95 % confidence interval.
     """
     records, numbers = loaded.records, loaded.target_range
-    outputs = module(records.inputs)
+    outputs = module(records.inputs.flatten(1))
     if numbers is None:
         if spread:
             return half_widths(classification_metrics, outputs, records.targets)

@@ -111,15 +111,22 @@ def plan(
 def _default(n: int, epsilon: float, delta: float, adjacency: Adjacency) -> str:
     """What `dpsrm train` does when it is left to choose, and why."""
     from dpsrm.training.defaults import default_training
+    from dpsrm.training.network_rule import network_training
 
     kinds = (("two classes", "logistic", 2), ("ten classes", "logistic", 10), ("numbers", "linear", 0))
     told = []
-    for words, kind, classes in (*kinds, ("a network and two classes", "mlp", 2)):
+    for words, kind, classes in kinds:
         _, t = default_training(n=n, epsilon=epsilon, delta=delta, classes=classes, adjacency=adjacency, kind=kind)
-        how = "" if t.optimizer == "constant" else f" by {t.optimizer}"
-        told.append(f"  {words}: {t.steps} steps of {t.batch} records, learning rate {t.learning_rate:g}{how}")
-    why = "as long as the noise that enters θ on the way allows, n·μ(ε, δ) (docs/decisions/defaults.md)"
-    return "\n".join([f"left to choose, train takes, {why}:", *told])
+        told.append(f"  {words}: {t.steps} steps of {t.batch} records, learning rate {t.learning_rate:g}")
+    for size in (10_000, 1_000_000):
+        _, t = network_training(n=n, parameters=size)
+        rate = f"learning rate {t.learning_rate:g} of {t.optimizer}"
+        told.append(f"  a network of {size:,} parameters: {t.steps} steps of {t.batch} records, {rate}")
+    why = (
+        "linear models as long as the noise that enters θ on the way allows, n·μ(ε, δ); "
+        "networks about ten passes, in steps whose noise moves θ by a fixed length (docs/decisions/defaults.md)"
+    )
+    return "\n".join([f"left to choose, train takes ({why}):", *told])
 
 
 def _sizes(n: int, text: str) -> list[int]:

@@ -140,9 +140,10 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
     from dpsrm.cli.job import TrainingJob
     from dpsrm.cli.ranks import default_out
     from dpsrm.data import load, load_like
+    from dpsrm.data.load import scaled
     from dpsrm.training.config import plain
 
-    place = _scaled(config)
+    place, ours = config.data, _is_ours(config)
     records = load(
         place.path,
         place.target,
@@ -153,6 +154,8 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
         target_range=place.target_range,
         unit=None if config.settings.privacy is None else config.settings.privacy.unit,
     )
+    if ours:
+        records, place = scaled(records), replace(place, normalise=True)
     model = _model_for(config.model, records, place.task)
     return TrainingJob(
         records=records,
@@ -196,22 +199,22 @@ def _settings_for(settings: Settings, model: Model, records: Loaded, mlp_rate: f
     return replace(settings, training=replace(training, learning_rate=mlp_rate))
 
 
-def _scaled(config: Config) -> Data:
-    """Where the data is; LIBSVM text and arrays are scaled to norm 1 too where the schedule is made for that."""
+def _is_ours(config: Config) -> bool:
+    """Whether scale and schedule are ours to choose: LIBSVM text and arrays are then scaled to norm 1, too."""
     from dpsrm.training.defaults import RULES, applies
 
     linear = config.model.kind in RULES
-    ours = config.data.normalise is None and linear and applies(config.settings, config.model.kind)
-    return replace(config.data, normalise=True) if ours else config.data
+    return config.data.normalise is None and linear and applies(config.settings, config.model.kind)
 
 
 def _chosen(settings: Settings, model: Model, records: Loaded) -> Settings:
     """The settings, with what the user left out chosen from public numbers; one line says what and why."""
     from dpsrm.training.defaults import Shape, explained, with_defaults
 
-    n = records.n
-    found = with_defaults(settings, Shape(n=n, classes=len(records.classes), kind=model.kind))
-    line = explained(settings, found, n)
+    size = model.size(features=records.n_features, classes=len(records.classes))
+    shape = Shape(n=records.n, classes=len(records.classes), kind=model.kind, parameters=size)
+    found = with_defaults(settings, shape)
+    line = explained(settings, found, shape)
     if line is not None:
         err.print(line, highlight=False, soft_wrap=True)
     return found

@@ -14,7 +14,7 @@ import torch
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npz
 from dpsrm.data.cells import BINARY_CLASSES, Cell, Table, need_classes, parse_labels
-from dpsrm.data.encoding import HashEncoder
+from dpsrm.data.encoding import HashEncoder, unit_norm
 from dpsrm.data.features import ImageFeatures
 from dpsrm.data.identifiers import split_ids, split_unit, tell_identifiers
 from dpsrm.data.image_encoder import ImageEncoder
@@ -138,9 +138,19 @@ def load(
         loaded = replace(loaded, unit=unit, units=Units.of(ids))
     elif isinstance(source, Table):
         tell_identifiers(name for name in source.columns if name != target)
-    if normalise is None and not isinstance(source, Table):
+    columns = isinstance(source, SparseRows) or (isinstance(source, Arrays) and source.x.ndim == 2)
+    if normalise is None and columns:  # pixels have one scale, a table's columns are encoded to have one
         need_scale(loaded.records)
     return loaded
+
+
+def scaled(loaded: Loaded) -> Loaded:
+    """The same records, each scaled to norm 1, with an encoder that does so; tables are scaled already."""
+    if not isinstance(loaded.encoder, (LibsvmEncoder, ArrayEncoder)):
+        return loaded
+    inputs = torch.from_numpy(unit_norm(loaded.records.inputs.numpy()))
+    encoder = replace(loaded.encoder, normalise=True)
+    return replace(loaded, records=Records(inputs, loaded.records.targets), encoder=encoder)
 
 
 def load_like(path: Path | str, loaded: Loaded) -> Loaded:

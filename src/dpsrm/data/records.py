@@ -177,6 +177,7 @@ def need_scale(records: Records) -> None:
         f"records whose scale is not declared must have a norm of at most {LONGEST:g}",
         row=row,
         norm=round(float(norms[row]), 1),
-        remedy="scale each record to norm 1 by --set data.normalise=true, or divide the features by public ranges; "
+        remedy="divide each column by its public range, or save a table (.csv), whose columns are encoded whatever "
+        "their scale; for columns of one kind (counts, pixels) --set data.normalise=true scales each record to norm 1; "
         "--set data.normalise=false takes them as they are",
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import need_extra
 from dpsrm.core.randomness import Streams
-from dpsrm.data import Loaded, Records, SparseRecords
+from dpsrm.data import Loaded, Records
 from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, is_frame, need_memory
 from dpsrm.estimators.leaks import READ, tell_leak
 from dpsrm.training import Model, Performance, Privacy, Settings, loss_for, train
@@ -51,8 +51,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Train on the records and keep the run; `read` says which public fact was read from the records."""
         seed = self._seed()
         settings, shape, choices = self.asked(loaded.n, classes=len(loaded.classes), seed=seed)
-        settings = choose(settings, shape, replace(choices, regulariser=regulariser))
         model = Model(kind=self._kind, hidden=tuple(hidden)) if hidden else Model(kind=self._kind)
+        shape = replace(shape, parameters=model.size(features=loaded.n_features, classes=len(loaded.classes)))
+        settings = choose(settings, shape, replace(choices, regulariser=regulariser))
         module = model.build(
             features=loaded.n_features, classes=len(loaded.classes), stream=Streams.choose(seed).initialisation
         )
@@ -62,7 +63,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.run_ = train(
             module,
             loss_for(len(loaded.classes)),
-            loaded.records if self._kind == "mlp" else SparseRecords.of(loaded.records),
+            model.records(loaded),
             settings,
             out=self._folder(),
             about={"model": plain(model), "preprocessing": known},

@@ -146,7 +146,13 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _need_plain(self) -> None:
         """Refuse what would publish single tries."""
         ours = isinstance(self.estimator, PrivateEstimator)
-        need(ours, "a search is for one private estimator", estimator=type(self.estimator).__name__)
+        need(
+            ours,
+            "a search is for one private estimator, by itself",
+            estimator=type(self.estimator).__name__,
+            remedy="put the search at the end of a pipeline: make_pipeline(Normalizer(), PrivateSearchCV(…)); steps "
+            "before it must learn nothing from the records (docs/sklearn.md)",
+        )
         for name in ("out", "budget", "random_state"):
             value = getattr(self.estimator, name)
             need(value is None, f"the tries of a search have no {name}", **{name: value}, remedy="leave it out")

@@ -1,11 +1,11 @@
-"""Defaults from public numbers: method, batch, steps and learning rate of a linear model that nobody tuned.
+"""Defaults from public numbers: method, batch, steps and learning rate of a model that nobody tuned.
 
 Fitted on public tables (docs/decisions/defaults.md); no record of the user's is looked at.
 """
 
 from __future__ import annotations
 
-import math
+import logging
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -14,9 +14,14 @@ from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency
 from dpsrm.methods import Method, Sgd, method_class
 from dpsrm.training.config import Settings
-from dpsrm.training.settings import Training
+from dpsrm.training.network_rule import network_training
+from dpsrm.training.settings import Privacy, Training
+
+_log = logging.getLogger(__name__)
 
 LEAST_STEPS, MOST_STEPS = 64, 4000
+NETWORK, OWN_MODULE = "mlp", "own"
+"""Kinds of models that the rule for networks is for: the command line's, and any module of the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,7 @@ def default_training(
     adjacency: Adjacency = Adjacency.REPLACE_ONE,
     kind: str = "logistic",
 ) -> tuple[Method, Training]:
-    """What to train a model of the command line with when nobody says.
+    """What to train a linear model of the command line with when nobody says.
 
     Noise and progress of a linear model depend on the flow time η·T alone, so: steps as large as are stable for records
     of norm 1 or less, a batch large enough that sampling adds little, and η·T in proportion to n·μ, which fixes the
@@ -68,8 +73,6 @@ def default_training(
     need(n >= 1 and enough, "there must be a record and two classes", n=n, classes=classes)
     reach = 2.0 if adjacency is Adjacency.ADD_REMOVE else 1.0  # one record moves a sum by C instead of 2C
     signal = reach * n * gaussian_mu(epsilon, delta)
-    if kind == NETWORK:
-        return _network(n, signal, classes)
     rule = RULES[kind]
     return Sgd(max_grad_norm=rule.clip), ruled(rule, n=n, signal=signal, classes=classes)
 
@@ -80,22 +83,6 @@ def ruled(rule: FlowRule, *, n: int, signal: float, classes: int) -> Training:
     steps = min(MOST_STEPS, max(LEAST_STEPS, round(flow / rule.rate)))
     rate = float(f"{min(rule.rate, flow / LEAST_STEPS):.3g}")
     return Training(batch=default_batch(n, max(2, classes)), steps=steps, learning_rate=rate, output="tail")
-
-
-NETWORK = "mlp"
-
-
-def _network(n: int, signal: float, classes: int) -> tuple[Method, Training]:
-    """A small network: Adam that knows the noise; numbers have small residuals, so a small clip and more steps."""
-    clip, length, rate = (1.0, signal / 8, 0.01 * math.sqrt(classes / 2)) if classes else (0.3, signal / 4, 0.01)
-    training = Training(
-        batch=default_batch(n, max(2, classes)),
-        steps=min(1000, max(LEAST_STEPS, round(length))),
-        learning_rate=float(f"{rate:.3g}"),
-        optimizer="dp-adam",
-        output="tail",
-    )
-    return Sgd(max_grad_norm=clip), training
 
 
 def default_batch(n: int, classes: int) -> int:
@@ -114,6 +101,7 @@ class Shape:
     n: int
     classes: int
     kind: str
+    parameters: int = 1
 
 
 def applies(settings: Settings, kind: str) -> bool:
@@ -125,7 +113,8 @@ def applies(settings: Settings, kind: str) -> bool:
     promise = settings.privacy
     if promise is None or settings.theory is not None or not settings.left_out:
         return False
-    return kind in (*RULES, NETWORK) and promise.noise_multiplier is None and promise.accountant in ("pld", "rdp")
+    known = kind in (*RULES, NETWORK, OWN_MODULE)
+    return known and promise.noise_multiplier is None and promise.accountant in ("pld", "rdp")
 
 
 def with_defaults(settings: Settings, shape: Shape) -> Settings:
@@ -133,7 +122,16 @@ def with_defaults(settings: Settings, shape: Shape) -> Settings:
     promise = settings.privacy
     if promise is None or not applies(settings, shape.kind):
         return settings
-    method, training = default_training(
+    method, training = _for_shape(shape, promise)
+    return replace(settings, method=method, training=training)
+
+
+def _for_shape(shape: Shape, promise: Privacy) -> tuple[Method, Training]:
+    """The rule for the kind of model."""
+    if shape.kind in (NETWORK, OWN_MODULE):
+        classes = None if shape.kind == OWN_MODULE else shape.classes
+        return network_training(n=shape.n, parameters=shape.parameters, classes=classes)
+    return default_training(
         n=shape.n,
         epsilon=promise.epsilon,
         delta=promise.delta,
@@ -141,7 +139,6 @@ def with_defaults(settings: Settings, shape: Shape) -> Settings:
         adjacency=promise.adjacency,
         kind=shape.kind,
     )
-    return replace(settings, method=method, training=training)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,15 +165,29 @@ def choose(settings: Settings, shape: Shape, choices: Choices) -> Settings:
     return replace(ruled_, method=found, training=training)
 
 
-def explained(before: Settings, after: Settings, n: int) -> str | None:
+def explained(before: Settings, after: Settings, shape: Shape) -> str | None:
     """One line that says what was chosen and why; None if nothing was."""
     if after.training is before.training or after.privacy is None:
         return None
     t, promise = after.training, after.privacy
-    passes = (t.steps or 0) * (t.batch or 0) / n
+    passes = (t.steps or 0) * (t.batch or 0) / shape.n
+    network = shape.kind in (NETWORK, OWN_MODULE)
+    size = f"{shape.parameters} parameters" if network else f"ε = {promise.epsilon:g}, δ = {promise.delta:g}"
+    limit = "Larger steps" if network else "More steps"
+    other = "method= and training= of Settings" if shape.kind == OWN_MODULE else "--set or --method"
     return (
-        f"Chosen from n = {n}, ε = {promise.epsilon:g}, δ = {promise.delta:g} alone: {after.method.name}, "
+        f"Chosen from n = {shape.n}, {size} alone: {after.method.name}, "
         f"{t.steps} steps of {t.batch} records ({passes:.3g} passes), learning rate {t.learning_rate:g}"
         f"{'' if t.optimizer == 'constant' else f' of {t.optimizer}'}, "
-        f"{t.output} average. More steps would add more noise than they learn; --set or --method choose otherwise."
+        f"{t.output} average. {limit} would add more noise than they learn; {other} choose otherwise."
     )
+
+
+def chosen_for_module(settings: Settings, n: int, parameters: int) -> Settings:
+    """The settings, with method and schedule chosen for a module of the user's if neither was given."""
+    shape = Shape(n=n, classes=0, kind=OWN_MODULE, parameters=parameters)
+    found = with_defaults(settings, shape)
+    line = explained(settings, found, shape)
+    if line is not None:
+        _log.warning("%s", line)
+    return found

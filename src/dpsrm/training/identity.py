@@ -6,8 +6,10 @@ Digests are keyed by the run's key: they are functions of private records, and s
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from dpsrm.core.errors import ResumeError
 from dpsrm.core.randomness import Streams
 from dpsrm.core.tree import leaves
-from dpsrm.data import Records, RecordSource, UnitRecords
+from dpsrm.data import Records, RecordSource, SparseRecords, UnitRecords
 from dpsrm.gradients import LinearEngine, Objective
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.torch_state import generators_kept, seed_generators
@@ -25,6 +27,8 @@ from dpsrm.runs.folder import versions
 from dpsrm.training.checkpoint import bytes_of
 
 _CHUNK = 4096
+_DENSE = 2**28
+"""Sparse records of up to so many numbers are known as dense ones are: a budget knows them in both forms."""
 _PROBE = 8
 """Records whose losses are compared, to notice another module or loss."""
 
@@ -35,8 +39,10 @@ def identity_of(objective: Objective, records: RecordSource, streams: Streams) -
     Edge cases: a dataset that gives other values each time it is read (augmentation) is never the same, so its run
     cannot be resumed.
     """
+    rows = records.records if isinstance(records, UnitRecords) else records
+    form = [b"sparse"] if isinstance(rows, SparseRecords) else []  # sums of dense records are rounded in another way
     return {
-        "records": streams.tag(record_bytes(records)),
+        "records": streams.tag(chain(form, record_bytes(records))),
         "module": streams.tag(_module_bytes(objective, records, streams)),
         "machine": {**versions(), "machine": platform.machine(), "cpu": torch.backends.cpu.get_cpu_capability()},
     }
@@ -61,6 +67,9 @@ def record_bytes(records: RecordSource) -> Iterator[bytes | memoryview]:
     if isinstance(records, Records):
         yield from (_described(tensor) for tensor in (records.inputs, records.targets))
         yield from (bytes_of(tensor) for tensor in (records.inputs, records.targets))
+        return
+    if isinstance(records, SparseRecords) and math.prod(records.matrix.shape) <= _DENSE:
+        yield from record_bytes(Records(torch.from_numpy(records.matrix.toarray()), records.targets))
         return
     for start in range(0, len(records), _CHUNK):
         for tensor in leaves(records.take(np.arange(start, min(start + _CHUNK, len(records))))):

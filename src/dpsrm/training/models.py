@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 from dpsrm.core.errors import need
+from dpsrm.data import Loaded, Records, RecordSource, SparseRecords
+from dpsrm.data.arrays import ArrayEncoder
+from dpsrm.data.image_encoder import ImageEncoder
 from dpsrm.gradients import PerExampleLoss, binary_loss, multiclass_loss, squared_loss
 
 KINDS = ("logistic", "linear", "mlp")
@@ -44,6 +47,25 @@ class Model:
                 layers = [m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.Tanh())]
                 return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
         raise AssertionError(self.kind)
+
+    def size(self, *, features: int, classes: int) -> int:
+        """How many numbers the model trains.
+
+        >>> Model(kind="mlp").size(features=10, classes=2)
+        769
+        """
+        outputs = 1 if classes in (0, 2) else classes
+        sizes = [features, *(self.hidden if self.kind == "mlp" else ()), outputs]
+        return sum((a + 1) * b for a, b in pairwise(sizes))
+
+    def records(self, loaded: Loaded) -> RecordSource:
+        """The records as this model is trained on them: images flat; a linear layer skips the zeros that encoders make.
+
+        Guarantee: which form is taken depends on the model and the encoder, not on a record.
+        """
+        flat = Records(loaded.records.inputs.flatten(1), loaded.records.targets)
+        dense = self.kind == "mlp" or isinstance(loaded.encoder, (ArrayEncoder, ImageEncoder))
+        return flat if dense else SparseRecords.of(flat)
 
 
 def loss_for(classes: int) -> PerExampleLoss:

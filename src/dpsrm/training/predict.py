@@ -33,13 +33,13 @@ def outputs_of(module: nn.Module, config: Mapping[str, Any], data: object) -> Te
 
 @torch.no_grad()
 def module_outputs(module: nn.Module, inputs: npt.NDArray[np.float32]) -> Tensor:
-    """The module's outputs for encoded records, layers with randomness at rest.
+    """The module's outputs for encoded records, images flat, layers with randomness at rest.
 
     All records go through the module at once, since a product of matrices may be rounded in another way for a part.
     """
     training = module.training
     try:
-        return torch.as_tensor(module.eval()(torch.from_numpy(inputs)))
+        return torch.as_tensor(module.eval()(torch.from_numpy(inputs).flatten(1)))
     finally:
         module.train(training)
 

@@ -29,6 +29,7 @@ from dpsrm.methods import (
 from dpsrm.sampling import pick_rows
 from dpsrm.sampling.draw import Indices
 from dpsrm.training.config import Settings, plain, settings_to_dict
+from dpsrm.training.defaults import chosen_for_module
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.ranks import strategy_for
 from dpsrm.training.settings import OPTIMIZERS, OWN, Privacy
@@ -116,6 +117,7 @@ def prepare(
     objective = Objective.of(module, as_losses(loss), way=_way(settings))
     need_targets(objective, records)
     need_isolated(objective, records, performance=settings.performance)
+    settings = chosen_for_module(settings, len(records), objective.layout.size)
     ranks = strategy_for(settings, objective.layout.size)
     start_P = ranks.own(objective.layout.read(module))
     method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records), own=stepper)

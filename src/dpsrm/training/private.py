@@ -17,10 +17,11 @@ from dpsrm.core.events import Adjacency, Scheme
 from dpsrm.core.isolation import Isolation
 from dpsrm.data import RecordSource, Units, as_records
 from dpsrm.gradients import STANDARD_LOSSES, Layout, ModelLosses, PerExampleLoss
-from dpsrm.methods import Method, OptimizerStep, method_class
+from dpsrm.methods import CorrectedAdam, Method, OptimizerStep, Stepper, method_class
 from dpsrm.training.asked import AskedLog
 from dpsrm.training.config import Settings
 from dpsrm.training.loader import PrivateLoader, records_of
+from dpsrm.training.network_rule import network_batch, network_rate, network_steps
 from dpsrm.training.own_loop import PrivateTraining
 from dpsrm.training.prepare import prepare
 from dpsrm.training.ranks import strategy
@@ -34,9 +35,9 @@ def make_private(
     *,
     model: nn.Module,
     losses: PerExampleLoss | ModelLosses,
-    optimizer: torch.optim.Optimizer,
     epsilon: float,
     delta: float,
+    optimizer: torch.optim.Optimizer | None = None,
     data_loader: DataLoader[Any] | None = None,
     data: Any = None,
     batch_size: int | None = None,
@@ -76,13 +77,16 @@ def make_private(
         model: the module; it moves after every step. No wrapper, no renamed keys.
         losses: (model, batch) → one loss per example, which must run the model it is given; or a loss of torch with
             reduction="none" (a module, or `partial(F.cross_entropy, reduction="none")`), for batches (inputs, targets).
-        optimizer: any torch optimizer over the model's trainable parameters, except those that need a closure.
+        optimizer: any torch optimizer over the model's trainable parameters, except those that need a closure; None:
+            Adam that knows the noise, its learning rate chosen from the number of parameters and steps.
         epsilon, delta: the promise. The noise is calibrated to it (unless `noise_multiplier` is given).
         data_loader: a DataLoader; its dataset, collate function, workers and batch size (expected) are kept, its
             sampling is not.
-        data, batch_size: instead of `data_loader`: arrays or a dataset, as in `train`.
+        data, batch_size: instead of `data_loader`: arrays or a dataset, as in `train`; a batch size that is left out is
+            a 32nd of the records, at least 512.
         epochs: passes of n/batch draws each, and `len(private.data_loader)` batches; or
-        steps: how many draws in all.
+        steps: how many draws in all, which `private.data_loader` gives in one go. Neither: about ten passes, at least
+            300 steps.
         method: the name of a method, whose own settings may follow as `options`, or a method.
         max_grad_norm, max_diff_norm: C1, and C2 where the method has one.
         out: the run folder; without it one under runs/ is named after the time.
@@ -118,10 +122,14 @@ def make_private(
     records = _records(data_loader, data)
     chosen = _method(method, max_grad_norm, max_diff_norm, options)
     n = len(records) if unit is None else len(Units.of(unit))
+    need(data_loader is None or data_loader.batch_size is not None, "the data_loader must have a batch_size")
     b, each = _sizes(chosen, n, data_loader.batch_size if data_loader is not None else batch_size)
-    need((epochs is None) != (steps is None), "give epochs or steps", epochs=epochs, steps=steps)
+    need(epochs is None or steps is None, "give epochs or steps, not both", epochs=epochs, steps=steps)
     whole = all(count is None or (isinstance(count, int) and count >= 1) for count in (epochs, steps))
     need(whole, "epochs and steps must be 1 or more, and whole", epochs=epochs, steps=steps)
+    if epochs is None and steps is None:
+        steps = network_steps(n, n if b is None else b)
+    total = steps if epochs is None else epochs * each
     _need_known(adjacency=adjacency, sampling=sampling, isolation=isolation)
     settings = Settings(
         privacy=Privacy(
@@ -136,7 +144,7 @@ def make_private(
             rows_per_unit=rows_per_unit,
         ),
         method=chosen,
-        training=Training(batch=b, steps=steps if epochs is None else epochs * each, optimizer=OWN, output=output),
+        training=Training(batch=b, steps=total, optimizer=OWN, output=output),
         performance=performance or Performance(),
         seed=seed,
         record=record,
@@ -144,12 +152,21 @@ def make_private(
         statement=statement,
     )
     strategy().align(model)
-    stepper = OptimizerStep.own(optimizer, model, Layout.of(model))
+    stepper, name = _stepper(optimizer, model, total or 1)
     preparer = partial(prepare, model, _losses(losses), records, stepper=stepper, unit=unit)
-    run = _run(settings, preparer, model, out, resume=resume, overwrite=overwrite, optimizer=optimizer)
+    run = _run(settings, preparer, model, out, resume=resume, overwrite=overwrite, optimizer=name)
     asked = AskedLog(run.folder.private / "asked.jsonl", run.prepared.streams, run.strategy)
     loader = PrivateLoader(run, batches=each if steps is None else steps, like=data_loader)
     return PrivateTraining(run, asked, loader)
+
+
+def _stepper(optimizer: torch.optim.Optimizer | None, model: nn.Module, steps: int) -> tuple[Stepper, dict[str, Any]]:
+    """The user's optimizer, or the library's choice of one, and what config.toml says of it."""
+    if optimizer is None:
+        rate = network_rate(steps, Layout.of(model).size)
+        return CorrectedAdam(rate), {"name": "dp-adam", "lr": rate}
+    values = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (bool, int, float, str))}
+    return OptimizerStep.own(optimizer, model, Layout.of(model)), {"name": type(optimizer).__name__, **values}
 
 
 def _records(data_loader: DataLoader[Any] | None, data: Any) -> RecordSource:
@@ -192,9 +209,10 @@ def _method(method: str | Method, max_grad_norm: float, max_diff_norm: float, op
 def _sizes(method: Method, n: int, batch_size: int | None) -> tuple[int | None, int]:
     """The batch to ask for (None: the method insists on one), and how many make a pass."""
     fixed = method.batch_for(n)
-    need(fixed is not None or batch_size is not None, "give batch_size", remedy="the expected number of records a draw")
-    need(isinstance(batch_size, int) or fixed is not None, "batch_size must be a whole number", batch_size=batch_size)
-    b = fixed if fixed is not None else int(batch_size or 0)
+    size = network_batch(n) if batch_size is None else batch_size
+    need_numbers(batch_size=size)
+    b = fixed if fixed is not None else int(size)
+    need(fixed is not None or b == size, "batch_size must be a whole number", batch_size=size)
     need(1 <= b <= n, "batch_size must lie between 1 and the number of records", batch_size=b, n=n)
     return (None if fixed is not None else b), max(1, round(n / b))
 
@@ -217,7 +235,7 @@ def _run(
     *,
     resume: bool,
     overwrite: bool,
-    optimizer: torch.optim.Optimizer,
+    optimizer: dict[str, Any],
 ) -> RecordedRun:
     """A new run in its folder, or the one that is there."""
     if resume:
@@ -229,6 +247,4 @@ def _run(
             raise ResumeError("the settings must be the same as when the run began: see its config.toml")
         return run
     path = Path(out) if out is not None else Path("runs") / f"private-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    values = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (bool, int, float, str))}
-    about = {"optimizer": {"name": type(optimizer).__name__, **values}}
-    return begin(settings, preparer, path, overwrite=overwrite, about=about)
+    return begin(settings, preparer, path, overwrite=overwrite, about={"optimizer": optimizer})

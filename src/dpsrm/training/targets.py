@@ -1,5 +1,4 @@
-"""Labels that the loss cannot take, modules that remember records, budgets that teach nothing: found before anything is
-charged.
+"""Labels that no loss takes, modules that remember records, budgets that teach nothing: found before any charge.
 
 What is told goes to the log, that is to the operator's stderr: it changes nothing in the run and is not published.
 """
@@ -30,8 +29,8 @@ LEAST = 100.0
 column of three decides; error 16 % at best, 39 % for the most common class): logistic models had errors of 32 to 53 %
 at n·ε = 30, 23 to 44 % at 100, 16 to 32 % at 300; networks learn later."""
 
-UNSCALED = 100.0
-"""A linear model cannot use longer records: pixels in 0 … 1 and standardised features are shorter."""
+UNSCALED, LARGE = 100.0, 10.0
+"""The norm of a record that a linear model, and the mean square of features that a network, cannot use any more."""
 
 _SEEN = "(this line was read from the records: it is for your eyes, not for publication)"
 
@@ -119,15 +118,24 @@ def tell_expectations(objective: Objective, records: RecordSource, privacy: Priv
         _log.warning(
             "all records have the class %d: expect a model that always says so; %s", int(records.targets[0]), _SEEN
         )
-    if isinstance(records, Records) and isinstance(objective.module, nn.Linear) and records.inputs.is_floating_point():
-        norm = float(records.inputs.flatten(1).norm(dim=1).max())
-        if norm > UNSCALED:
-            _log.warning(
-                "the longest record has norm %.3g; a linear model learns best from norms about 1: expect a poor one; "
-                "divide the features by their public ranges, or each record by its norm; %s",
-                norm,
-                _SEEN,
-            )
+    _tell_scale(records, linear=isinstance(objective.module, nn.Linear))
+
+
+def _tell_scale(records: Records | SparseRecords, *, linear: bool) -> None:
+    """Tell of features far from any scale."""
+    if isinstance(records, SparseRecords):
+        norms, features = np.sqrt(records.matrix.power(2).sum(axis=1)), records.matrix.shape[1]
+    else:
+        rows = records.inputs.flatten(1)
+        norms, features = rows.norm(dim=1).numpy(force=True) if rows.is_floating_point() else np.zeros(1), rows.shape[1]
+    if (norm := float(norms.max())) > (UNSCALED if linear else LARGE * features**0.5):
+        _log.warning(
+            "the longest record has norm %.3g; a %s learns best from %s about 1: expect a poor one%s; "
+            "divide the features by their public ranges, or each record by its norm; %s",
+            norm,
+            *(("linear model", "norms", "") if linear else ("network", "numbers", " unless it scales them itself")),
+            _SEEN,
+        )
 
 
 def _tell_budget(n: int, privacy: Privacy) -> None:
