@@ -84,17 +84,18 @@ def _finer(found: Sequence[TableResult]) -> str:
     tried = [(one, [loss for who, loss in one.losses.items() if who.startswith("finer ")]) for one in found]
     lines = [
         "## A harder search\n",
-        "The oracle has few points. On some tables sixteen more, between and beyond them (one seed each; the least of",
+        "The oracle has few points. On some tables more were tried, between and beyond them (one seed each; the least of",
         "so many noisy losses flatters the search):\n",
-        "| table, ε | oracle of the grid, share | with further points, share |",
-        "|---|---|---|",
+        "| table, ε | oracle of the grid, share | with so many further points | share |",
+        "|---|---|---|---|",
     ]
     for one, losses in tried:
         if losses:
             best, rule = min(one.oracle, *losses), one.losses["rule"]
             share = (one.losses["majority"] - rule) / (one.losses["majority"] - best)
             lines.append(
-                f"| {one.table}, {one.epsilon:g} | {one.oracle:.4f}, {one.share(rule):.2f} | {best:.4f}, {share:.2f} |"
+                f"| {one.table}, {one.epsilon:g} | {one.oracle:.4f}, {one.share(rule):.2f} "
+                f"| {len(losses)}: {best:.4f} | {share:.2f} |"
             )
     return "\n".join([*lines, ""]) if any(losses for _, losses in tried) else ""
 
