@@ -84,8 +84,8 @@ def _finer(found: Sequence[TableResult]) -> str:
     tried = [(one, [loss for who, loss in one.losses.items() if who.startswith("finer ")]) for one in found]
     lines = [
         "## A harder search\n",
-        "The oracle has few points. On some tables more were tried, between and beyond them (one seed each; the least of",
-        "so many noisy losses flatters the search):\n",
+        "The oracle has few points. On some tables more were tried, between and beyond them (one seed each; the least",
+        "of so many noisy losses flatters the search):\n",
         "| table, ε | oracle of the grid, share | with so many further points | share |",
         "|---|---|---|---|",
     ]
