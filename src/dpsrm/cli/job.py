@@ -81,7 +81,7 @@ class Outcome:
 def run_job(job: TrainingJob, *, resuming: bool = False) -> Outcome:
     """Train (or go on training), evaluate on the test records, write `private/metrics.json`."""
     title = "private" if job.settings.privacy else "not private"
-    start = "resume" if resuming else how_to_start(job.out)
+    start = "resume" if resuming else how_to_start(job.out, job.settings)
     need(start != "finished", "the run was finished before this restart", run=str(job.out), remedy="nothing is left")
     job = replace(job, overwrite=True) if start == "again" else job
     try:

@@ -8,8 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpsrm.cli.show import err, out
+from dpsrm.core.files import read_toml
+from dpsrm.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from dpsrm.training import Settings
 
 _PATIENCE = timedelta(minutes=30)
 """How long a rank waits for another that is alive but says nothing; a dead one is noticed at once."""
@@ -34,17 +40,34 @@ def joined() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def how_to_start(folder: Path) -> str:
+def how_to_start(folder: Path, settings: Settings) -> str:
     """Whether the run in `folder` is new, to be resumed, to be begun again or finished; the same on all ranks.
 
     A run is only ever gone on with here if torchrun restarted a rank: otherwise a folder that exists is refused.
     """
     from dpsrm.training.ranks import strategy
-    from dpsrm.training.start import state_of
 
     ranks = strategy()
     again = ranks.any(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
-    return ranks.tell((state_of(folder) if again else "new").encode()).decode()
+    return ranks.tell((_state_of(RunFolder(folder), settings) if again else "new").encode()).decode()
+
+
+def _state_of(folder: RunFolder, settings: Settings) -> str:
+    """What to do after a restart: "new" (there is no run, or none of ours), "resume", "finished", or "again".
+
+    "again" is for a run that was stopped before its first checkpoint: only if nothing was charged yet.
+    """
+    from dpsrm.training.config import settings_from, settings_to_dict
+    from dpsrm.training.start import is_closed
+
+    if not folder.path.exists():
+        return "new"
+    if not folder.checkpoint.exists() and not is_closed(folder):
+        return "new" if folder.ledger.exists() else "again"
+    written = settings_to_dict(settings_from(read_toml(folder.config)))
+    if written != settings_to_dict(settings):
+        return "new"
+    return "finished" if is_closed(folder) else "resume"
 
 
 def default_out(name: str) -> Path:

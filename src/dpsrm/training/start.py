@@ -164,7 +164,7 @@ def _made(prepared: Prepared, folder: RunFolder, *, overwrite: bool) -> Iterator
 
 def _need_unfinished(folder: RunFolder) -> None:
     """Refuse a run that ended, and tidy up after it if it was killed while it did; refuse one that never began."""
-    if _closed(folder):
+    if is_closed(folder):
         if folder.private.is_dir():
             mend_ledger(folder.ledger)
             folder.destroy_key()
@@ -175,20 +175,7 @@ def _need_unfinished(folder: RunFolder) -> None:
         )
 
 
-def state_of(path: Path) -> str:
-    """What to do with the run in a folder after a restart: "new" (there is none), "resume", "finished", or "again".
-
-    A run without a checkpoint had charged nothing yet.
-    """
-    folder = RunFolder(path)
-    if not folder.path.exists():
-        return "new"
-    if _closed(folder):
-        return "finished"
-    return "resume" if folder.checkpoint.exists() else "again"
-
-
-def _closed(folder: RunFolder) -> bool:
+def is_closed(folder: RunFolder) -> bool:
     """Whether the run's ledger has its closing line."""
     try:
         return read_ledger(folder.ledger, torn=True).closed
