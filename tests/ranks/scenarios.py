@@ -337,7 +337,7 @@ def own_loop(folder):
             optimizer=torch.optim.SGD(model.parameters(), lr=0.3),
             data=records(),
             batch_size=4,
-            steps=40,
+            steps=16,
             epsilon=50.0,
             delta=1e-4,
             noise_multiplier=1.0,
@@ -354,8 +354,8 @@ def own_loop(folder):
         return {"digest": digest(model), "sizes": sizes, "head": run.head, "epsilon": run.epsilon, "state": state}
 
     def same(rank):
-        chosen = settings("srm", steps=40, batch=4)
-        sgd = Training(batch=4, steps=40, learning_rate=0.3, optimizer="sgd", output="last")
+        chosen = settings("srm", steps=16, batch=4)
+        sgd = Training(batch=4, steps=16, learning_rate=0.3, optimizer="sgd", output="last")
         return trained(folder / f"train{rank}", Settings(**{**vars(chosen), "training": sgd}))
 
     return {"own": fork(2, work, folder / "g"), "train": fork(2, same, folder / "h"), "ok": verify(folder / "own0").ok}
@@ -369,7 +369,7 @@ def kinds(folder):
     ids = np.arange(N) // 2
     promise = Privacy(epsilon=50.0, delta=1e-4, noise_multiplier=1.0, accountant="rdp", unit="person", rows_per_unit=3)
     adaptive = settings(
-        privacy=Privacy(epsilon=20.0, delta=1e-5),
+        privacy=Privacy(epsilon=20.0, delta=1e-5, accountant="rdp"),
         training=Training(steps=8),
     )
     adaptive = Settings(**{**vars(adaptive), "method": Agd()})
@@ -438,7 +438,7 @@ def sharded(folder):
         alone = fork_alone(lambda at=at, c=chosen: trained(at / "one", c, module=wide(), data=data), at / "a")
         pairs = [
             fork(2, lambda r, at=at, k=k, c=parts: trained(at / f"{k}-{r}", c, module=wide(), data=data), at / f"b{k}")
-            for k in range(2 if name == "adam" else 1)
+            for k in range(1)
         ]
         found[name] = {"alone": alone, "pairs": pairs, "verified": verify(at / "0-0").ok}
 

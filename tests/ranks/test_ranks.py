@@ -162,7 +162,7 @@ def test_a_loop_of_ones_own_is_the_same_training(ran):
     assert first["digest"] == second["digest"] == found["train"][0]["digest"]
     assert (first["head"], first["state"]) == (second["head"], second["state"])
     sizes = np.array([first["sizes"], second["sizes"]])
-    assert sizes.shape == (2, 40)
+    assert sizes.shape == (2, 16)
     assert (sizes == 0).any(), "a rank with an empty share was among them"
     assert (sizes[1] - sizes[0]).min() >= 0
     assert (sizes[1] - sizes[0]).max() <= 1
