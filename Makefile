@@ -14,11 +14,12 @@ install: .venv/installed  ## what a user needs; afterwards .venv/bin/dpsrm works
 test: .venv/installed-dev  ## all tests
 	$(BIN)/python -m pytest -n 2
 
-soak: .venv/installed-dev  ## 500 kills of a training, 20 of ranks, two hosts, 100 times the fuzzing; hours
+soak: .venv/installed-dev  ## 500 kills of a training, 20 of ranks, two hosts, 100 times the fuzzing, 10⁸ records and parameters; hours
 	DPSRM_KILLS=500 $(BIN)/python -m pytest tests/robustness/test_kill.py
 	DPSRM_RANK_KILLS=20 DPSRM_RANK_STEPS=50 $(BIN)/python -m pytest tests/ranks
 	$(BIN)/python tests/ranks/hosts.py build/hosts  # as root, with iproute2
 	DPSRM_FUZZ=100 $(BIN)/python -m pytest -n 2 --dist worksteal tests/robustness/test_fuzz.py tests/accounting/test_extremes.py
+	mkdir -p build && $(BIN)/dpsrm bench scaling --data-dir build --out build/scaling.jsonl
 
 mutants: .venv/installed-dev  ## break privacy-critical lines one at a time: a test must notice each
 	$(BIN)/python tests/mutants/run.py

@@ -1,8 +1,11 @@
 """The examples run, at tiny size; the private loop is the plain one but for five lines; the guides tell the truth."""
 
 import difflib
+import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from dpsrm.gradients.ghost.look import look
 from dpsrm.gradients.ghost.rules import RULES
 from dpsrm.methods import Sgd
 from dpsrm.training import make_plan
+from packages import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -104,6 +108,50 @@ def test_models_of_transformers(run_example, name, caplog):
     assert names["run"].epsilon <= 8
     assert dpsrm.verify(names["run"].folder.path).ok
     assert "no rule" not in caplog.text
+
+
+def test_text(tmp_path):
+    """A byte-level language model of docstrings, in full and by LoRA, private and not, at tiny size."""
+    pytest.importorskip("peft", reason="pip install 'dpsrm[hf]'")
+    small = ["--records", 300, "--batch", 20, "--steps", 2, "--public-steps", 1, "--out", tmp_path, "--seed", 1]
+    command = [sys.executable, EXAMPLES / "text" / "train.py", *small]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, cwd=tmp_path, env=environment()
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [(r["way"], r["asked"]) for r in rows[1:]] == [
+        (way, asked) for way in ("scratch", "full", "lora") for asked in (8.0, "none")
+    ]
+    assert all(0 < r["epsilon"] <= 8 for r in rows[1::2])
+    assert all(1 < r["bits_per_byte"] < 12 for r in rows)
+    assert rows[5]["parameters"] < rows[1]["parameters"]
+
+
+def test_the_table_of_texts_in_the_guide():
+    page = (ROOT / "docs" / "transformers.md").read_text()
+    rows = [json.loads(line) for line in (ROOT / "results" / "text.jsonl").read_text().splitlines()]
+    assert f"<!-- text -->\n{text_table(rows)}\n<!-- end -->" in page
+
+
+def text_table(rows):
+    """What the guide shows of the results."""
+    found = {(row["way"], row["asked"] == "none"): row for row in rows}
+    lines = ["| trained | parameters | ε | bits per byte, private | not private |", "|---|---|---|---|---|"]
+    public = found["public", False]
+    lines.append(f"| only on the manual, which is public | – | 0 | {public['bits_per_byte']:.2f} | – |")
+    words = {
+        "scratch": "from random values",
+        "full": "full, from the public model",
+        "lora": "LoRA, from the public model",
+    }
+    for way, said in words.items():
+        if (way, False) in found:
+            private, plain = found[way, False], found.get((way, True))
+            beside = "not run" if plain is None else f"{plain['bits_per_byte']:.2f}"
+            bits = f"{private['bits_per_byte']:.2f} | {beside}"
+            lines.append(f"| {said} | {private['parameters']} | {private['epsilon']:.2f} | {bits} |")
+    return "\n".join(lines)
 
 
 # the guides

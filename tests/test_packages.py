@@ -137,7 +137,20 @@ def test_what_the_makefile_installs_runs_every_command():
     """make install: the demo and all commands; make test: all that tests import."""
     text = (Path(__file__).parents[1] / "Makefile").read_text()
     assert "--editable '.[cli,demo,experiments]'" in text
-    extras = ["cli", "sklearn", "demo", "features", "experiments", "compare", "hf", "panels", "tracking", "docs", "dev"]
+    extras = [
+        "cli",
+        "sklearn",
+        "demo",
+        "features",
+        "images",
+        "experiments",
+        "compare",
+        "hf",
+        "panels",
+        "tracking",
+        "docs",
+        "dev",
+    ]
     assert list(PROJECT["optional-dependencies"]) == extras
     known = declared() | declared("dev")
     folders = {path.name for path in Path(__file__).parent.iterdir() if path.is_dir()}

@@ -9,3 +9,10 @@ def test_data_page():
     result = doctest.testfile(str(page), module_relative=False)
     assert result.attempted > 5
     assert result.failed == 0
+
+
+def test_scaling_page():
+    page = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.attempted > 5
+    assert result.failed == 0

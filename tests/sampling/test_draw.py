@@ -1,5 +1,6 @@
 """Batches: the right size, without repetition, uniform, and in time that does not grow with the dataset."""
 
+import time
 import tracemalloc
 
 import numpy as np
@@ -64,3 +65,28 @@ def test_drawing_takes_memory_for_the_batch_not_for_the_dataset():
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("scheme", [Scheme.WOR, Scheme.POISSON])
+def test_drawing_takes_as_long_from_many_records_as_from_few(scheme):
+    """1000 of 10⁵ and of 10¹²: an O(n) method would take ten million times as long; this allows three times."""
+    stream, seconds = Streams.seeded(2).sampling, {10**5: [], 10**12: []}
+    for _ in range(30):
+        for n, seen in seconds.items():
+            start = time.process_time()
+            draw(Sampling(scheme=scheme, population=n, batch=1000), stream)
+            seen.append(time.process_time() - start)
+    assert min(seconds[10**12]) < 3 * min(seconds[10**5])
+
+
+@pytest.mark.parametrize("scheme", [Scheme.WOR, Scheme.POISSON])
+def test_draws_from_many_records_are_uniform_and_without_repetition(scheme):
+    stream, n, b = Streams.seeded(3).sampling, 10**12, 1000
+    drawn = [draw(Sampling(scheme=scheme, population=n, batch=b), stream) for _ in range(50)]
+    assert all(len(np.unique(batch)) == len(batch) for batch in drawn)
+    assert stats.kstest(np.concatenate(drawn) / n, "uniform").pvalue > 1e-7
+    sizes = np.array([len(batch) for batch in drawn])
+    if scheme is Scheme.WOR:
+        assert (sizes == b).all()
+    else:
+        assert 0.3 < sizes.var() / b < 2.5

@@ -25,13 +25,13 @@ def _peak_here(name: str, model: str, batch: int, points: int) -> int:
     torch.set_num_threads(1)
     step = variant(name, model, batch, points=points)
     Path("/proc/self/clear_refs").write_text("5")
-    start = _resident("VmRSS")
+    start = resident("VmRSS")
     for _ in range(3):
         quiet(step)
-    return _resident("VmHWM") - start
+    return resident("VmHWM") - start
 
 
-def _resident(field: str) -> int:
+def resident(field: str) -> int:
     """A size of this process in bytes, as Linux counts it."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):

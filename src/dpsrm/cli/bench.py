@@ -236,6 +236,45 @@ def sampling(
     _show(found, as_json=as_json)
 
 
+@bench.command()
+def scaling(
+    folder: Annotated[Path, typer.Option("--data-dir", help="Where the file of records is made and kept.")] = Path(
+        "data"
+    ),
+    most: Annotated[int, typer.Option(help="The largest number of records; 9 bytes of disk each.")] = 10**8,
+    parameters: Annotated[int, typer.Option(help="The largest number of parameters; 60 bytes of memory each.")] = 10**8,
+    batch: Annotated[int, typer.Option(help="Records a step for the rows of records; of parameters 256.")] = 1024,
+    rounds: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 15,
+    rows: Annotated[
+        Path, typer.Option("--out", help="Results, one JSON line each; rows of a size are replaced.")
+    ] = Path("scaling.jsonl"),
+    page: Annotated[Path | None, typer.Option(help="Put the tables into this page, between its marks.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """A step's cost as records grow from 10⁴ (memory-mapped) and parameters from 10⁴; draw, reading, noise and update.
+
+    Example: dpsrm bench scaling --data-dir data --out results/scaling.jsonl --page docs/scaling.md
+    """
+    from dpsrm.bench.scaling import parameter_rows, records_rows
+    from dpsrm.bench.scaling_page import write_page, write_rows
+    from dpsrm.bench.tables import read_rows
+
+    need(most >= 1 and parameters >= 1 and rounds >= 1, "sizes and rounds must be 1 or more", rounds=rounds)
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = [10**k for k in range(4, 9)]
+    found = []
+    with _bar():
+        wanted = {size for size in sizes if size < most} | {most}
+        found += records_rows(folder, wanted, batch=min(batch, *wanted), rounds=rounds)
+        write_rows(rows, found)
+        for size in sorted({size for size in sizes if size < parameters} | {parameters}):
+            found += parameter_rows([size], batch=min(256, 4 * batch), rounds=max(1, rounds // 3))
+            write_rows(rows, found)
+    if page is not None:
+        write_page(page, read_rows(rows))
+    _show({"rows": found}, as_json=as_json)
+
+
 @contextmanager
 def _bar() -> Iterator[None]:
     """Show the rounds under a bar with the time left."""

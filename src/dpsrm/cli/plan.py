@@ -14,6 +14,7 @@ from rich.table import Table
 
 from dpsrm.accounting import accountant, calibrate_noise, expected_runs, runs_to_gamma, select_epsilon
 from dpsrm.cli.account import spending
+from dpsrm.cli.plan_ranks import plan_ranks
 from dpsrm.cli.plan_theory import plan_rates
 from dpsrm.cli.show import err, next_step, out, print_json, save_figure
 from dpsrm.core.errors import DpsrmError, InputError, need, need_extra
@@ -67,6 +68,8 @@ def plan(
     smoothness: Annotated[float | None, typer.Option(help="L, of every example's gradient.")] = None,
     gap: Annotated[float | None, typer.Option(help="D_F = F(θ⁰) − min F.")] = None,
     beta: Annotated[float, typer.Option(help="β of the paper's noise.")] = 0.5,
+    ranks: Annotated[int, typer.Option(help="Instead: what a step costs on up to so many ranks.")] = 0,
+    rates: Annotated[str, typer.Option(help="Rates for --ranks, e.g. bandwidth=1e9,normal=5e-9.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """What each (batch, steps, sampling, accountant) costs in noise, so that you can choose before touching the data.
@@ -74,7 +77,13 @@ def plan(
     Example: dpsrm plan --n 32561 --epsilon 0.5 --delta 1e-5 --plot plan.png
 
     With --theory: the utility bounds of DP-SRM, DP-GD and RRPSGD, for --batches theorem, corollary or (default) both.
+
+    With --ranks R --dimension P: bytes sent, memory and seconds of one step on 1 … R ranks, for the first of --batches.
     """
+    if ranks:
+        need(not theory, "--ranks and --theory are two questions", remedy="ask one at a time")
+        plan_ranks(dimension, _sizes(n, batches)[0], ranks=ranks, rates=rates, as_json=as_json)
+        return
     if theory:
         constants = {"n": n, "epsilon": epsilon, "delta": delta, "dimension": dimension}
         constants |= {"lipschitz": lipschitz, "smoothness": smoothness, "gap": gap}

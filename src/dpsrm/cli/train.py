@@ -24,9 +24,13 @@ REGRESSION_MLP_RATE = 0.1
 
 def train(
     config: Annotated[Path | None, typer.Argument(help="A config file; options below override it.")] = None,
-    data: Annotated[str | None, typer.Option(help="CSV, Parquet, .npz or LIBSVM file of private records.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="CSV, Parquet, Arrow, .npz, .npy or LIBSVM file of private records.")
+    ] = None,
     test: Annotated[str | None, typer.Option(help="Records to measure on; the measures are not private.")] = None,
-    target: Annotated[str | None, typer.Option(help="The label's column (tables only).")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The label's column; of a .npy file, the .npy file of labels.")
+    ] = None,
     schema: Annotated[str | None, typer.Option(help="TOML file of public ranges and categories.")] = None,
     classes: Annotated[str | None, typer.Option(help="Class names in order: A,B or A,B,C.")] = None,
     task: Annotated[str | None, typer.Option(help="classification or regression (to predict a number).")] = None,
@@ -139,7 +143,7 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
     """Load the data that the config names; nothing is written yet. `mlp_rate`: see `_settings_for`."""
     from dpsrm.cli.job import TrainingJob
     from dpsrm.cli.ranks import default_out
-    from dpsrm.data import load, load_like
+    from dpsrm.data import Reading, load, load_like
     from dpsrm.data.load import scaled
     from dpsrm.training.config import plain
 
@@ -153,6 +157,7 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
         normalise=place.normalise,
         target_range=place.target_range,
         unit=None if config.settings.privacy is None else config.settings.privacy.unit,
+        reading=Reading(in_memory=place.in_memory, track=track),
     )
     if ours:
         records, place = scaled(records), replace(place, normalise=True)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.cells import Cell
 from dpsrm.data.encoding import unit_norm
+from dpsrm.data.mapped import open_npy
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +98,14 @@ def read_npz(path: Path | str, *, labelled: bool = True) -> Arrays:
     need(y.dtype.kind in "fiubU", "y must hold numbers or texts", dtype=str(y.dtype))
     labels = y.tolist() if y.dtype.kind == "U" else y.astype(np.float64).tolist()
     return Arrays(x.astype(np.float64), tuple(labels))
+
+
+def read_npy(path: Path, *, labelled: bool) -> Arrays:
+    """A .npy file of records without labels, in memory; with labels they come in two files, or in one .npz file."""
+    need(not labelled, "a .npy file has no labels", path=str(path), remedy="np.savez('data.npz', X=X, y=y)")
+    x = open_npy(path)
+    need_numbers(x)
+    return Arrays(np.asarray(x, dtype=np.float64), (None,) * len(x))
 
 
 def read_ids(path: Path | str, name: str) -> npt.NDArray[Any]:

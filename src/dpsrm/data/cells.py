@@ -99,12 +99,15 @@ def need_classes(classes: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(name) for name in names)
 
 
-def parse_labels(cells: Iterable[Cell], classes: Sequence[str] | None = None) -> npt.NDArray[np.int64]:
+def parse_labels(
+    cells: Iterable[Cell], classes: Sequence[str] | None = None, *, rows: Sequence[int] | None = None
+) -> npt.NDArray[np.int64]:
     """Turn label cells into 0..K-1.
 
     Args:
         cells: one label per record.
         classes: the K class names in their order; None understands the pairs in `BINARY`.
+        rows: where the cells stand, from 1, if that is not 1, 2, …
 
     Guarantee: the code of a label depends on that label and the public list only.
 
@@ -121,7 +124,7 @@ def parse_labels(cells: Iterable[Cell], classes: Sequence[str] | None = None) ->
     else:
         codes = {word: code for code, word in enumerate(need_classes(classes))}
         texts = [cell_text(cell) for cell in cells]
-    _need_known(cells, texts, codes)
+    _need_known(cells, texts, codes, rows=rows)
     if classes is None:
         used = set(texts)
         need(
@@ -133,9 +136,11 @@ def parse_labels(cells: Iterable[Cell], classes: Sequence[str] | None = None) ->
     return np.array([codes[str(text)] for text in texts], dtype=np.int64)
 
 
-def _need_known(cells: Sequence[Cell], texts: Sequence[str | None], codes: dict[str, int]) -> None:
+def _need_known(
+    cells: Sequence[Cell], texts: Sequence[str | None], codes: dict[str, int], *, rows: Sequence[int] | None = None
+) -> None:
     """Refuse the first label that is missing or not a class."""
-    for row, text in enumerate(texts, 1):
+    for cell, row, text in zip(cells, rows or range(1, len(cells) + 1), texts, strict=True):
         if text in codes:
             continue
         if text is None:
@@ -143,14 +148,14 @@ def _need_known(cells: Sequence[Cell], texts: Sequence[str | None], codes: dict[
                 False,
                 "every record must have a label",
                 row=row,
-                label=cells[row - 1],
+                label=cell,
                 remedy="remove the record",
             )
         need(
             False,
             f"a label must be one of {', '.join(codes)}",
             row=row,
-            label=shown(cells[row - 1]),
+            label=shown(cell),
             remedy=_NUMBERS if _many_numbers(texts) else _REMEDY,
         )
 

@@ -13,6 +13,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.tree import Ragged, leaves, mapped, refilled
+from dpsrm.data.image_folder import ImageFolder
+from dpsrm.data.mapped import MappedRecords, is_mapped
 from dpsrm.data.records import (
     Indices,
     Records,
@@ -25,6 +27,10 @@ from dpsrm.data.records import (
     need_finite,
 )
 from dpsrm.data.sparse import SparseRecords
+from dpsrm.data.stored import EncodedRecords
+
+ON_DISK = (MappedRecords, EncodedRecords, ImageFolder)
+"""Records that are read when they are drawn, and know their own fingerprint."""
 
 _ADVICE = "let the collate function give tensors with the records in their first dimension"
 
@@ -131,7 +137,8 @@ def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
 
     Args:
         data: `Records`, `SparseRecords`, `DatasetRecords`, a torch `Dataset`, a pair (inputs, targets) of NumPy arrays
-            or tensors (inputs may be a SciPy sparse matrix), or a dictionary of them.
+            or tensors (inputs may be a SciPy sparse matrix), or a dictionary of them. Arrays that are memory-mapped
+            stay on disk.
         dtype: the floating type of arrays' inputs.
 
     Edge cases: raises `InputError` for no record, lengths that differ, NaN or infinite features (also when
@@ -142,12 +149,14 @@ def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
     >>> source.take(np.array([0]))
     (tensor([[1., 0.]]), tensor([1]))
     """
-    if isinstance(data, (Records, SparseRecords, TreeRecords, DatasetRecords)):
+    if isinstance(data, (Records, SparseRecords, TreeRecords, DatasetRecords, *ON_DISK)):
         return data
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
     if isinstance(data, Dataset):
         return DatasetRecords(data)
+    if isinstance(data, (Mapping, tuple, list)) and dtype is None and is_mapped(data):
+        return MappedRecords(data)
     if isinstance(data, Mapping):
         return TreeRecords({name: as_inputs(as_tensor(values, str(name)), dtype) for name, values in data.items()})
     if isinstance(data, (tuple, list)):

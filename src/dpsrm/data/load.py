@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npz
+from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npy, read_npz
+from dpsrm.data.arrow import SUFFIXES, ArrowRows, TableFile
 from dpsrm.data.cells import BINARY_CLASSES, Cell, Table, need_classes, parse_labels
 from dpsrm.data.encoding import HashEncoder, unit_norm
 from dpsrm.data.features import ImageFeatures
@@ -20,9 +21,10 @@ from dpsrm.data.identifiers import split_ids, split_unit, tell_identifiers
 from dpsrm.data.image_encoder import ImageEncoder
 from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
 from dpsrm.data.ranges import TargetRange
-from dpsrm.data.records import Records, need_scale
+from dpsrm.data.records import Records, need_norm, need_scale
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.schema_encoding import SchemaEncoder
+from dpsrm.data.stored import ArrayFile, EncodedRecords, Reading
 from dpsrm.data.tables import array_names, read_csv, read_parquet, split_target, table_of_array
 from dpsrm.data.units import Units
 
@@ -33,8 +35,7 @@ _UNPACK = "unpack the file first"
 _CONVERT = "convert it to .csv or .parquet, for instance with pandas"
 _NOT_READ = {
     **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".7z"), _UNPACK),
-    **dict.fromkeys((".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".feather", ".arrow", ".pkl", ".sav"), _CONVERT),
-    ".npy": "save both arrays in one file: np.savez('data.npz', X=X, y=y)",
+    **dict.fromkeys((".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".pkl", ".sav"), _CONVERT),
 }
 """Extensions of formats that people try, and what to do."""
 
@@ -46,11 +47,11 @@ Source = Table | SparseRows | Arrays
 class Loaded:
     """Records beside everything that was known to make them.
 
-    `records` are private, and so is which are whose, `units`; all else is public and makes a second file alike. A
+    `rows` are private, and so is which are whose, `units`; all else is public and makes a second file alike. A
     target that is a number has a `target_range` and no classes.
     """
 
-    records: Records
+    rows: Records | EncodedRecords
     encoder: Encoder
     classes: tuple[str, ...]
     target: str | None = None
@@ -60,9 +61,16 @@ class Loaded:
     units: Units | None = None
 
     @property
+    def records(self) -> Records:
+        """The records, all in memory."""
+        if not isinstance(self.rows, Records):
+            raise InputError("these records stay on disk; train on `rows`, or load them with Reading(in_memory=True)")
+        return self.rows
+
+    @property
     def n(self) -> int:
         """How many examples there are: units, or records where each is one of its own."""
-        return len(self.records) if self.units is None else len(self.units)
+        return len(self.rows) if self.units is None else len(self.units)
 
     @property
     def n_features(self) -> int:
@@ -93,14 +101,16 @@ def load(
     normalise: bool | None = None,
     target_range: Sequence[float] | None = None,
     unit: str | None = None,
+    reading: Reading | None = None,
 ) -> Loaded:
     """Load a file of labelled records, looking at nothing but each record to encode it.
 
-    .csv and .tsv tables with a header, .parquet or .pq tables, .npz arrays X and y; else LIBSVM text.
+    .csv and .tsv tables with a header, .parquet, .pq, .arrow or .feather tables, .npz arrays X and y, .npy arrays; else
+    LIBSVM text. Of .npy arrays, and tables that would take more than 1 GB, records are read and encoded when drawn.
 
     Args:
         path: the file.
-        target: the label's column (tables only); by default the schema's.
+        target: the label's column (tables only); by default the schema's. Of a .npy file, the .npy file of labels.
         schema: public ranges and categories of a table: a `Schema` or its TOML file.
         classes: class names in order; by default the schema's, else the fixed binary pairs.
         features: the public number of features of LIBSVM text; without it indices fold into 1024. For an .npz file of
@@ -108,6 +118,7 @@ def load(
         normalise: scale each record to norm 1; by default tables are, LIBSVM and arrays are not.
         target_range: (low, high), public: the target is a number, not a class; by default the schema's.
         unit: the column of ids (or array of an .npz file) that says whose a record is. It is never a feature.
+        reading: whether records are kept in memory, and how progress is shown.
 
     Returns: `Loaded`, whose `description` says what was known.
 
@@ -124,23 +135,31 @@ def load(
     (2, [1, 0], ('0', '1'))
     """
     rules = read_schema(schema) if isinstance(schema, (str, Path)) else schema
-    source, ids = read_source(Path(path)), None
-    if unit is not None:
-        source, ids = split_ids(source, unit, path=Path(path), schema=rules)
+    place, how = Path(path), reading or Reading()
+    stored = _stored(place, target)
+    target = None if isinstance(stored, ArrayFile) else target
+    source, ids = _with_ids(read_source(place) if stored is None else stored.head, unit, place, schema=rules)
     target = target if target is not None else (rules.target if rules else None)
     if classes is None and target_range is None and rules is not None:
         classes, target_range = rules.classes, rules.target_range
     encoder = _encoder(source, target, schema=rules, features=features, normalise=normalise)
+    if isinstance(stored, TableFile) and how.keeps(4 * stored.n * encoder.features):
+        (source, ids), stored = _with_ids(read_source(place), unit, place, schema=rules), None
     names, numbers = _answers(classes, target_range)
-    words = classes is None and numbers is None
-    loaded = _finish(source, encoder, names, target=target, binary_words=words, numbers=numbers)
+    answers = _Answers(names, target, classes is None and numbers is None, numbers, unit)
+    if stored is None:
+        loaded = answers.loaded(Records(*map(torch.from_numpy, answers.encoded(source, encoder))), encoder)
+    else:
+        rows = stored.opened(how.track)
+        ids = rows.column(unit) if isinstance(rows, ArrowRows) and unit is not None else ids
+        loaded = answers.loaded(_stored_records(rows, encoder, answers, scaled=normalise is not None), encoder)
     if unit is not None:
         loaded = replace(loaded, unit=unit, units=Units.of(ids))
     elif isinstance(source, Table):
         tell_identifiers(name for name in source.columns if name != target)
     columns = isinstance(source, SparseRows) or (isinstance(source, Arrays) and source.x.ndim == 2)
-    if normalise is None and columns:  # pixels have one scale, a table's columns are encoded to have one
-        need_scale(loaded.records)
+    if normalise is None and columns and isinstance(loaded.rows, Records):
+        need_scale(loaded.rows)  # pixels have one scale, a table's columns are encoded to have one
     return loaded
 
 
@@ -148,9 +167,11 @@ def scaled(loaded: Loaded) -> Loaded:
     """The same records, each scaled to norm 1, with an encoder that does so; tables are scaled already."""
     if not isinstance(loaded.encoder, (LibsvmEncoder, ArrayEncoder)):
         return loaded
-    inputs = torch.from_numpy(unit_norm(loaded.records.inputs.numpy()))
     encoder = replace(loaded.encoder, normalise=True)
-    return replace(loaded, records=Records(inputs, loaded.records.targets), encoder=encoder)
+    if not isinstance(loaded.rows, Records):
+        return replace(loaded, rows=loaded.rows.then(unit_norm), encoder=encoder)
+    inputs = torch.from_numpy(unit_norm(loaded.records.inputs.numpy()))
+    return replace(loaded, rows=Records(inputs, loaded.records.targets), encoder=encoder)
 
 
 def load_like(path: Path | str, loaded: Loaded) -> Loaded:
@@ -160,14 +181,10 @@ def load_like(path: Path | str, loaded: Loaded) -> Loaded:
     does a file of another kind (CSV and Parquet are one kind).
     """
     source = read_source(Path(path))
-    return _finish(
-        split_unit(source, loaded.unit)[0] if isinstance(source, Table) else source,
-        loaded.encoder,
-        loaded.classes,
-        target=loaded.target,
-        binary_words=loaded.binary_words,
-        numbers=loaded.target_range,
-    )
+    source = split_unit(source, loaded.unit)[0] if isinstance(source, Table) else source
+    answers = _Answers(loaded.classes, loaded.target, loaded.binary_words, loaded.target_range, None)
+    records = Records(*map(torch.from_numpy, answers.encoded(source, loaded.encoder)))
+    return answers.loaded(records, loaded.encoder)
 
 
 def read_source(path: Path, *, labelled: bool = True) -> Source:
@@ -181,8 +198,10 @@ def read_source(path: Path, *, labelled: bool = True) -> Source:
     kind = path.suffix.lower()
     need(kind not in _NOT_READ, f"{kind} files are not read", path=str(path), remedy=_NOT_READ.get(kind, ""))
     try:
-        if kind in (".parquet", ".pq"):
+        if kind in SUFFIXES:
             return read_parquet(path)
+        if kind == ".npy":
+            return read_npy(path, labelled=labelled)
         if kind == ".npz":
             return read_npz(path, labelled=labelled)
         raw = path.read_bytes()
@@ -244,22 +263,57 @@ def _answers(
     return (), TargetRange(*target_range)
 
 
-def _finish(
-    source: Source,
-    encoder: Encoder,
-    classes: tuple[str, ...],
-    *,
-    target: str | None,
-    binary_words: bool,
-    numbers: TargetRange | None,
-) -> Loaded:
-    """Encode every record and its label."""
-    source, labels = _split(source, target)
-    inputs = encode_source(source, encoder)
-    known = None if binary_words else classes
-    targets = parse_labels(labels, known) if numbers is None else numbers.scaled(labels)
-    records = Records(torch.from_numpy(inputs), torch.from_numpy(targets))
-    return Loaded(records, encoder, classes, target, binary_words, numbers)
+@dataclass(frozen=True)
+class _Answers:
+    """How labels are read: class names or a range; the columns of labels and ids, if there are."""
+
+    classes: tuple[str, ...]
+    target: str | None
+    binary_words: bool
+    numbers: TargetRange | None
+    unit: str | None
+
+    def encoded(self, source: Source, encoder: Encoder) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Features and targets of every record."""
+        if isinstance(source, Table):
+            source = split_unit(source, self.unit)[0]
+        source, labels = _split(source, self.target)
+        return encode_source(source, encoder), self.targets(labels)
+
+    def targets(self, labels: Sequence[Cell], *, rows: Sequence[int] | None = None) -> npt.NDArray[Any]:
+        """Labels as classes 0, 1, … or numbers of the range; `rows` says where they stand."""
+        if self.numbers is not None:
+            return self.numbers.scaled(labels)
+        return parse_labels(labels, None if self.binary_words else self.classes, rows=rows)
+
+    def loaded(self, records: Records | EncodedRecords, encoder: Encoder) -> Loaded:
+        """The records beside all this."""
+        return Loaded(records, encoder, self.classes, self.target, self.binary_words, self.numbers)
+
+
+def _with_ids(source: Source, unit: str | None, path: Path, *, schema: Schema | None) -> tuple[Source, Any]:
+    """The source without its ids, and the ids."""
+    return (source, None) if unit is None else split_ids(source, unit, path=path, schema=schema)
+
+
+def _stored(path: Path, target: str | None) -> TableFile | ArrayFile | None:
+    """A file whose records need not be read to be known; None for all others."""
+    kind = path.suffix.lower()
+    if kind not in (*SUFFIXES, ".npy") or not path.is_file():
+        return None
+    return ArrayFile(path, target) if kind == ".npy" else TableFile(path)
+
+
+def _stored_records(
+    rows: ArrowRows | ArrayFile, encoder: Encoder, answers: _Answers, *, scaled: bool
+) -> EncodedRecords:
+    """Records that are encoded when drawn; labels, and the scale of arrays, are looked at once, block by block."""
+    if answers.numbers is None:
+        labels = rows.labels(answers.target)
+        answers.targets(tuple(labels), rows=[row + 1 for row in labels.values()])
+    if isinstance(rows, ArrayFile) and rows.head.x.ndim == 2 and not scaled:
+        need_norm(*rows.longest())
+    return EncodedRecords(rows, lambda source: answers.encoded(source, encoder))
 
 
 def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:

@@ -172,11 +172,16 @@ def need_scale(records: Records) -> None:
     """
     norms = records.inputs.flatten(1).norm(dim=1)
     row = int(norms.argmax())
+    need_norm(float(norms[row]), row)
+
+
+def need_norm(norm: float, row: int) -> None:
+    """Refuse the longest record if it is too long."""
     need(
-        float(norms[row]) <= LONGEST,
+        norm <= LONGEST,
         f"records whose scale is not declared must have a norm of at most {LONGEST:g}",
         row=row,
-        norm=round(float(norms[row]), 1),
+        norm=round(norm, 1),
         remedy="divide each column by its public range, or save a table (.csv), whose columns are encoded whatever "
         "their scale; for columns of one kind (counts, pixels) --set data.normalise=true scales each record to norm 1; "
         "--set data.normalise=false takes them as they are",

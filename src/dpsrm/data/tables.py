@@ -40,7 +40,7 @@ def read_csv(raw: bytes) -> Table:
     header_line = re.sub('"[^"]*"', "", text.lstrip().splitlines()[0])
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=header_line.count), strict=True)
     try:
-        header = _need_names([name.strip() for name in next(row for row in reader if row)])
+        header = need_names([name.strip() for name in next(row for row in reader if row)])
         rows = [_need_width(row, header, reader.line_num) for row in reader if row]
     except csv.Error as error:
         raise InputError(f"the file must be a CSV table; got line={reader.line_num}: {error}") from error
@@ -49,21 +49,21 @@ def read_csv(raw: bytes) -> Table:
 
 
 def read_parquet(path: Path | str) -> Table:
-    """Read a Parquet file: numbers stay numbers, texts texts, null is missing, dates become ISO text.
-
-    Edge cases: a file that is not Parquet, duplicate columns, nested or binary columns raise `InputError`.
-    """
+    """Read a Parquet or Arrow file: numbers stay numbers, texts texts, null is missing, dates become ISO text; what is
+    no whole file, duplicate columns, nested or binary columns raise `InputError`."""
     need_extra("pyarrow", extra="cli")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # ParquetFile, not read_table: the latter adds columns guessed from folder names
-        table = pq.ParquetFile(path).read()
-        columns = _need_names(table.column_names)
-        cells = tuple(_cells(name, table.column(name)) for name in columns)
+        if Path(path).suffix.lower() in (".arrow", ".feather"):
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        else:  # ParquetFile, not read_table: the latter adds columns guessed from folder names
+            table = pq.ParquetFile(path).read()
+        columns = need_names(table.column_names)
+        cells = tuple(cells_of(name, table.column(name)) for name in columns)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"the file must be Parquet; got {str(path)!r}: {error}") from error
+        raise InputError(f"the file must be a whole Parquet or Arrow table; got {str(path)!r}: {error}") from error
     need(table.num_rows > 0, "a table must have records", columns=columns)
     return Table(columns, cells)
 
@@ -76,13 +76,13 @@ def table_of_frame(frame: pd.DataFrame) -> Table:
     need_extra("pyarrow", extra="cli")
     import pyarrow as pa
 
-    columns = _need_names([str(name) for name in frame.columns])
+    columns = need_names([str(name) for name in frame.columns])
     try:
         table = pa.Table.from_pandas(frame.set_axis(list(columns), axis=1), preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(f"a DataFrame's columns must hold one type each; got {str(error)[:200]}") from error
     need(len(frame) > 0, "a table must have records", columns=columns)
-    return Table(columns, tuple(_cells(name, table.column(name)) for name in columns))
+    return Table(columns, tuple(cells_of(name, table.column(name)) for name in columns))
 
 
 def array_names(columns: int) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _decode(raw: bytes) -> str:
         ) from error
 
 
-def _need_names(columns: list[str]) -> tuple[str, ...]:
+def need_names(columns: list[str]) -> tuple[str, ...]:
     """Column names: each there, and once."""
     for number, name in enumerate(columns, 1):
         need(
@@ -159,7 +159,7 @@ def _need_width(row: list[str], header: tuple[str, ...], line: int) -> list[str]
     return row
 
 
-def _cells(name: str, column: pa.ChunkedArray) -> tuple[Cell, ...]:
+def cells_of(name: str, column: pa.ChunkedArray) -> tuple[Cell, ...]:
     """One Parquet column as cells."""
     from pyarrow import types
 

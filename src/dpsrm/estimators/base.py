@@ -110,7 +110,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         encoder = choose_encoder(X, bounds=self.bounds, schema=self.schema)
         need_memory(len(targets), encoder.features)
         inputs = torch.from_numpy(encode(X, encoder))
-        return Loaded(records=Records(inputs, targets), encoder=encoder, **facts)
+        return Loaded(rows=Records(inputs, targets), encoder=encoder, **facts)
 
     def _checked(self, X: Any, *, fitting: bool = False) -> Any:
         """X as scikit-learn checks it; DataFrames keep their columns, whatever they hold."""

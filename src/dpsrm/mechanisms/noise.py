@@ -12,6 +12,7 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.core.randomness import block_states
 from dpsrm.core.secret import Coordinates
+from dpsrm.mechanisms.normals import fill_normals
 
 LARGE = 2**16
 """Above so many coordinates, one normal each and a release rounded to a grid, instead of four normals each.
@@ -55,12 +56,12 @@ def _large(part: Coordinates, stream: np.random.Generator) -> npt.NDArray[np.flo
     for block, _ in enumerate(block_states(stream, 0, last)):
         begin, end = (min(max(at * LARGE, part.begin), part.end) for at in (block, block + 1))
         if end > begin:
-            stream.standard_normal(out=found[begin - part.begin : end - part.begin])
+            fill_normals(found[begin - part.begin : end - part.begin], stream)
     return found
 
 
 def on_grid(noisy: Tensor, std: float, *, of: int | None = None) -> Tensor:
-    """A large `noisy` sum rounded to multiples of the public power of two between std/2048 and std/1024.
+    """A large `noisy` sum rounded, in its place, to multiples of the public power of two between std/2048 and std/1024.
 
     Guarantee: rounding to a grid that depends on public numbers alone is post-processing of sum + noise; it maps the
     2^42 or so doubles of each cell to one value, so which of them the generator could reach is no longer visible.
@@ -76,7 +77,7 @@ def on_grid(noisy: Tensor, std: float, *, of: int | None = None) -> Tensor:
     if (noisy.numel() if of is None else of) <= LARGE:
         return noisy
     cell = grid(std)
-    return torch.round(noisy / cell) * cell
+    return noisy.div_(cell).round_().mul_(cell)  # a power of two: both are exact
 
 
 def grid(std: float) -> float:

@@ -87,9 +87,11 @@ class Data:
     normalise: bool | None = None
     task: str | None = None
     target_range: tuple[float, ...] | None = None
+    in_memory: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse a task that does not exist, and one that the range contradicts."""
+        need(self.in_memory in (None, True, False), "in_memory must be true or false", in_memory=self.in_memory)
         need(self.task in (None, *TASKS), f"the task must be one of {', '.join(TASKS)}", task=self.task)
         need(
             self.task != "classification" or self.target_range is None,

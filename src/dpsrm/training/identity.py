@@ -20,6 +20,7 @@ from dpsrm.core.errors import ResumeError
 from dpsrm.core.randomness import Streams
 from dpsrm.core.tree import leaves
 from dpsrm.data import Records, RecordSource, SparseRecords, UnitRecords
+from dpsrm.data.datasets import ON_DISK
 from dpsrm.gradients import LinearEngine, Objective
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.torch_state import generators_kept, seed_generators
@@ -70,6 +71,9 @@ def record_bytes(records: RecordSource) -> Iterator[bytes | memoryview]:
         return
     if isinstance(records, SparseRecords) and math.prod(records.matrix.shape) <= _DENSE:
         yield from record_bytes(Records(torch.from_numpy(records.matrix.toarray()), records.targets))
+        return
+    if isinstance(records, ON_DISK):
+        yield from records.blocks()
         return
     for start in range(0, len(records), _CHUNK):
         for tensor in leaves(records.take(np.arange(start, min(start + _CHUNK, len(records))))):

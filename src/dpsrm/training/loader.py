@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from dpsrm.core.tree import leaves
 from dpsrm.data import DatasetRecords, RecordSource, as_records
 from dpsrm.gradients import Batch
 from dpsrm.gradients.batch import on_device
+from dpsrm.training.ahead import ReadAhead
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.step import Draw
 from dpsrm.training.summing import read
@@ -128,12 +130,20 @@ class PrivateLoader:
         records = self._run.prepared.records
         workers = self._options.get("num_workers", 0)
         if not workers or not self._run.prepared.plan.method.foreseeable:
-            while True:
-                draw = self._run.step.draw()
-                yield draw, read(records, draw.which)
+            yield from self._one_by_one(records)
         ahead = _Ahead(self._run, self._batches)
-        loader = DataLoader(_Batches(records), sampler=ahead, batch_size=None, **self._options)
-        yield from zip(ahead.draws, loader, strict=False)
+        for batch in DataLoader(_Batches(records), sampler=ahead, batch_size=None, **self._options):
+            yield ahead.draws.popleft(), batch
+
+    def _one_by_one(self, records: RecordSource) -> Iterator[tuple[Draw, Batch]]:
+        """Draws with their batches; of records on disk a thread reads one draw ahead."""
+        with ReadAhead(self._run) as ahead:
+            while True:
+                draw, batch = ahead()
+                if draw is None:
+                    draw = self._run.step.draw()
+                    batch = read(records, draw.which)
+                yield draw, batch
 
 
 class _Batches(Dataset[Any]):
@@ -148,16 +158,21 @@ class _Batches(Dataset[Any]):
 
 
 class _Ahead(Sampler[Draw]):
-    """The draws of one pass, made before they are used."""
+    """The draws of one pass, made when workers ask for them: a few ahead of the step, not a whole pass of indices."""
 
     def __init__(self, run: RecordedRun, batches: int) -> None:
-        """Draw all of them; a draw is a few thousand numbers."""
-        step, plan = run.step, run.prepared.plan
-        left = min(batches, plan.schedule.steps - run.prepared.walk.time)
-        self.draws = [step.draw(ahead) for ahead in range(left)]
+        """Nothing is drawn yet."""
+        self._run = run
+        self._count = min(batches, run.prepared.plan.schedule.steps - run.prepared.walk.time)
+        self.draws: deque[Draw] = deque()
 
     def __iter__(self) -> Iterator[Draw]:
-        return iter(self.draws)
+        """Draw, in the process that holds the secret stream, what a worker will read."""
+        first = self._run.step.airlock.releases
+        for release in range(first, first + self._count):
+            step = self._run.step
+            self.draws.append(step.draw(release - step.airlock.releases))
+            yield self.draws[-1]
 
     def __len__(self) -> int:
-        return len(self.draws)
+        return self._count

@@ -63,6 +63,8 @@ class Model:
 
         Guarantee: which form is taken depends on the model and the encoder, not on a record.
         """
+        if not isinstance(loaded.rows, Records):
+            return loaded.rows.then(lambda inputs: inputs.reshape(len(inputs), -1))
         flat = Records(loaded.records.inputs.flatten(1), loaded.records.targets)
         dense = self.kind == "mlp" or isinstance(loaded.encoder, (ArrayEncoder, ImageEncoder))
         return flat if dense else SparseRecords.of(flat)

@@ -168,6 +168,7 @@ class Performance:
             since the last; 0: not by that measure. With both 0 the run cannot be resumed and its key never
             touches a disk.
         sharded: on several ranks, remember direction, optimizer state and averages in parts, each on one rank.
+        prefetch: whether a thread reads the next draw's records, if they lie on disk, while a step computes.
     """
 
     engine: str = AUTO
@@ -176,6 +177,7 @@ class Performance:
     checkpoint_seconds: float = 60.0
     checkpoint_steps: int = 0
     sharded: bool = False
+    prefetch: bool = True
 
     def __post_init__(self) -> None:
         """Refuse engines that do not exist."""

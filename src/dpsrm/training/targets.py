@@ -6,15 +6,17 @@ What is told goes to the log, that is to the operator's stderr: it changes nothi
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from dpsrm.core.errors import need
-from dpsrm.data import Records, RecordSource, SparseRecords, UnitRecords, Units
+from dpsrm.data import MappedRecords, Records, RecordSource, SparseRecords, UnitRecords, Units
 from dpsrm.gradients import AUTO, LinearEngine, Objective, Way
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.torch_state import generators_kept
@@ -71,26 +73,30 @@ def need_targets(objective: Objective, records: RecordSource) -> None:
     elif isinstance(records, Records):
         shape = tuple(records.inputs.shape)
         need(0 not in shape[1:], "records must have at least one feature", inputs=shape)
-    else:
+    elif not (isinstance(records, MappedRecords) and isinstance(records.tree, (tuple, list))):
         return
     if objective.loss not in (binary_loss, multiclass_loss):
         return
     classes = 2 if objective.loss is binary_loss else _outputs(objective, records)
-    targets = records.targets
-    wrong = torch.nonzero((targets < 0) | (targets >= classes if classes > 2 else targets > 1))
-    if len(wrong) == 0:
-        return
-    row = int(wrong[0, 0])
-    need(
-        False,
-        f"labels must lie in 0 … {classes - 1}: the module has {classes} classes",
-        row=row,
-        label=targets[row].tolist(),
-        remedy="give the module an output per class, or correct the label",
-    )
+    first, largest = 0, max(classes, 2) - 1
+    for labels in _label_blocks(records):
+        if labels.min() < 0 or labels.max() > largest:
+            at = int(np.argmax(((labels < 0) | (labels > largest)).reshape(len(labels), -1).any(1)))
+            rule = f"labels must lie in 0 … {classes - 1}: the module has {classes} classes"
+            remedy = "give the module an output per class, or correct the label"
+            need(False, rule, row=first + at, label=labels[at].tolist(), remedy=remedy)
+        first += len(labels)
 
 
-def _outputs(objective: Objective, records: Records | SparseRecords) -> int:
+def _label_blocks(records: Records | SparseRecords | MappedRecords) -> Iterator[npt.NDArray[Any]]:
+    """All labels, those on disk a block at a time."""
+    if isinstance(records, MappedRecords):
+        yield from records.column(1)
+    else:
+        yield records.targets.cpu().numpy()
+
+
+def _outputs(objective: Objective, records: Records | SparseRecords | MappedRecords) -> int:
     """How many numbers the module gives for a record."""
     if isinstance(objective.module, nn.Linear):
         return objective.module.out_features

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from dpsrm.data.datasets import ON_DISK
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
+from dpsrm.training.ahead import ReadAhead
 from dpsrm.training.config import Settings
 from dpsrm.training.prepare import prepare
 from dpsrm.training.ranks import strategy
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.start import begin, reopen
 from dpsrm.training.step import Progress
+from dpsrm.training.targets import rows_of
 
 Callback = Callable[[Progress], object]
 """Called after every update."""
@@ -40,6 +44,7 @@ def train(
         loss: (model, batch) → one loss per example, if its first parameter is called `model`; otherwise
             (outputs, targets) → one loss per example, for batches (inputs, targets).
         data: `Records`, a torch Dataset, a dictionary of arrays, or a pair of arrays or tensors (inputs, targets).
+            Memory-mapped arrays stay on disk: a step reads the records it draws (docs/scaling.md).
         settings: the promise, the method, the schedule.
         out: the run folder, which must not exist (or be a run in which no process trains, with `overwrite`).
         callbacks: called with the `Progress` after every update, the module holding θ; `progress.stop()` ends the run.
@@ -94,10 +99,11 @@ def resume(
 
 def _to_the_end(run: RecordedRun, callbacks: Sequence[Callback]) -> Run:
     """The loop."""
-    with run, run.step.running():
+    on_disk = isinstance(rows_of(run.prepared.records), ON_DISK)
+    with run, run.step.running(), ReadAhead(run) if on_disk else nullcontext(lambda: (None, None)) as ahead:
         stopped = False
         while not (run.step.done or stopped):
-            progress = run.advance()
+            progress = run.advance(*ahead())
             if progress is not None and callbacks:
                 run.prepared.objective.layout.write(progress.model, progress.theta)
                 for callback in callbacks:
