@@ -162,11 +162,9 @@ class Performance:
         engine: how clipped sums are computed; "auto" takes the fastest engine that knows the model.
         max_physical_batch: the most examples in memory at once; a larger batch is worked through in pieces, with the
             same result. None lets the engine choose: as many as stay in the cache (ghost) or in 64 MB (functional).
-        threads: torch threads; None means one for models of up to 10,000 parameters, where more only wait for each
-            other, and torch's own choice above.
-        checkpoint_seconds, checkpoint_steps: write a checkpoint when so many seconds passed or releases were made
-            since the last; 0: not by that measure. With both 0 the run cannot be resumed and its key never
-            touches a disk.
+        threads: torch threads; None: one up to 10,000 parameters (more would wait for each other), else torch's own.
+        checkpoint_seconds, checkpoint_steps: write a checkpoint so many seconds or releases after the last; 0: not by
+            that measure. With both 0 the run cannot be resumed and its key never touches a disk.
         sharded: on several ranks, remember direction, optimizer state and averages in parts, each on one rank.
         prefetch: whether a thread reads the next draw's records, if they lie on disk, while a step computes.
     """
