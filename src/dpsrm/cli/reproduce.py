@@ -131,7 +131,8 @@ def _table(problem: str, found: Sequence[TableRow]) -> Table:
 
     shown = [column for column in columns(problem) if column.brief]
     heads = [Column(column.head, no_wrap=column.head not in ("method", "model")) for column in shown]
-    title = f"{problem}: means of trials ± 95 % confidence, δ = 1e-5, replace-one"
+    under = "" if any(column.head == "adjacency" for column in shown) else ", replace-one"
+    title = f"{problem}: means of trials ± 95 % confidence, δ = 1e-5{under}"
     table = Table(*heads, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in found:
         table.add_row(*cells(row, shown))

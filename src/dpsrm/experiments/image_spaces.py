@@ -6,7 +6,7 @@ the last iterate handed out; each method has its own few settings besides. The p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpsrm.experiments.problems import ABOUT
@@ -79,6 +79,17 @@ _FEATURES = _Grid(
 )
 """For a linear model on records of length 1: where the gradients of most are small, only large rates come far."""
 
+_WIDE_FEATURES = replace(
+    _FEATURES,
+    schedule={
+        "batch": [2048, 4096, 8192],
+        "epochs": [10.0, 20.0, 40.0],
+        "learning_rate": [150.0, 300.0, 450.0, 600.0, 900.0],
+    },
+    first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 1},
+)
+"""For CIFAR-10, whose classes are harder to tell apart: longer, with larger batches."""
+
 _OWN: dict[str, tuple[str, Axes, dict[str, int]]] = {
     "DP-SGD": ("sgd", {}, {}),
     "DP-SGD momentum": ("sgd", {"momentum": [0.3, 0.5, 0.7, 0.9]}, {"momentum": 1}),
@@ -110,7 +121,7 @@ def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
     """Every row of one model that is tuned, each with the same number of tries."""
     if model not in ABOUT[problem].models:
         raise AssertionError(model)
-    grid = _GRIDS.get(problem, _FEATURES)
+    grid = _GRIDS.get(problem, _WIDE_FEATURES if problem == "features-cifar10" else _FEATURES)
     private = [
         Space(
             label=label,
