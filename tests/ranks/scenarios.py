@@ -494,6 +494,7 @@ STEPS = 40 * KILLS
 def killed(folder):
     """Random ranks are killed at random times, on two or three ranks in turn, until the run is through.
 
+    A rank that was not killed in time kills itself some releases on: so there are always as many kills as asked for.
     Both ranks make noise. Every part that leaves an airlock is written down at once, before anything else happens.
     """
     from dpsrm.mechanisms import airlock
@@ -503,7 +504,7 @@ def killed(folder):
     problems, kills, attempts, last = [], 0, 0, None
     seen: dict[str, str] = {}
 
-    def work(rank, world):
+    def work(rank, world, doomed):
         torch.manual_seed(0)
         module, inner = nn.Linear(700, 100), airlock.Airlock._released
         notes = os.open(folder / f"notes{world}-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -513,6 +514,8 @@ def killed(folder):
             blocks = {b: hashlib.sha256(v.numpy().tobytes()).hexdigest() for b, v in _blocks(total, value)}
             lines = [f"{door.releases - 1}/{block} {digest}\n" for block, digest in blocks.items()]
             os.write(notes, "".join(lines).encode())
+            if (rank, door.releases) == doomed:
+                os.kill(os.getpid(), signal.SIGKILL)
             return value
 
         airlock.Airlock._released = released
@@ -524,8 +527,11 @@ def killed(folder):
         world = random.choice([2, 3])
         until = time.monotonic() + random.uniform(0.3, 2.5)
         ready = lambda until=until: (out / "private" / "checkpoint.safetensors").exists() and time.monotonic() > until  # noqa: E731
-        kill = (random.randrange(world), ready) if kills < KILLS else None
-        last = fork(world, lambda rank, world=world: work(rank, world), folder / "g", kill=kill)
+        farthest = max((int(place.split("/")[0]) for place in seen), default=0)
+        victim, late = (random.randrange(world), farthest + random.randint(10, 30)) if kills < KILLS else (None, None)
+        kill = None if victim is None else (victim, ready)
+        task = lambda rank, world=world, doomed=(victim, late): work(rank, world, doomed)  # noqa: E731
+        last = fork(world, task, folder / "g", kill=kill)
         kills += any("killed" in rank for rank in last)
         charged = read_ledger(out / "ledger.jsonl", torn=True).spending.releases
         for path in folder.glob("notes*"):

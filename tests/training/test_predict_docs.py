@@ -43,4 +43,4 @@ def test_the_pages_thresholds_are_the_codes():
 
     assert f"n·ε < {targets.LEAST:g}" in PAGE
     assert LONGEST == targets.UNSCALED
-    assert f"records with a norm above {LONGEST:g}" in PAGE
+    assert f"records (not images) with a norm above {LONGEST:g}" in PAGE
