@@ -111,17 +111,17 @@ def draw_gains(tables: Mapping[str, Sequence[TableRow]], stem: Path) -> None:
 
 
 def gains(rows: Sequence[TableRow]) -> list[dict[str, Any]]:
-    """Cells (ε and sampling) that have a DP-SGD row: how far the others are from it, relatively, with half-widths."""
-    found = []
-    for epsilon, sampling in sorted({(row.epsilon, row.sampling) for row in rows if row.epsilon is not None}):
-        cell = [row for row in rows if (row.epsilon, row.sampling) == (epsilon, sampling)]
+    """Cells (ε, sampling, model; replace-one) with a DP-SGD row: how far the others are from it, with half-widths."""
+    found, private = [], [row for row in rows if row.epsilon is not None and row.adjacency == "replace-one"]
+    for epsilon, sampling, model in sorted({(row.epsilon or 0.0, row.sampling, row.model) for row in private}):
+        cell = [row for row in private if (row.epsilon, row.sampling, row.model) == (epsilon, sampling, model)]
         rival = next((row for row in cell if row.method == "DP-SGD"), None)
         family = [row for row in cell if row.method.startswith(FAMILY) and "paper's" not in row.method]
         momentum = [row for row in cell if row.method == "DP-SGD momentum"]
         best = {FAMILY: family, "DP-SGD momentum": momentum}
         if rival is not None:
             gain = {name: _relative(min(each, key=lambda row: row.value), rival) for name, each in best.items() if each}
-            found.append({"epsilon": epsilon, "sampling": sampling, "gain": gain})
+            found.append({"epsilon": epsilon, "sampling": sampling, "model": model, "gain": gain})
     return found
 
 
