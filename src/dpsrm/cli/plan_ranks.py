@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dpsrm.cli.show import out, print_json
@@ -34,24 +35,15 @@ def plan_ranks(dimension: int | None, batch: int, *, ranks: int, rates: str, as_
         rows = [{"ranks": k[0], "sharded": k[1], **asdict(cost), "step_s": cost.step_s} for k, cost in found.items()]
         print_json({"parameters": dimension, "batch": batch, "rates": asdict(stated), "rows": rows})
         return
-    _show(found, stated, title=f"One DP-SRM step: {dimension} parameters, {batch} records")
+    _show(found, stated, title=f"One DP-SRM step: {dimension} parameters, {batch} records (megabytes, seconds)")
 
 
 def _show(found: dict[tuple[int, bool], StepCost], rates: Rates, *, title: str) -> None:
     """The table, and the rates it was computed from."""
-    table = Table(title=title)
-    for name in (
-        "ranks",
-        "parameters",
-        "sent MB",
-        "memory MB",
-        "passes s",
-        "noise s",
-        "update s",
-        "sending s",
-        "step s",
-    ):
-        table.add_column(name, justify="right")
+    heads = ("ranks", "θ, v", "sent", "memory", "passes", "noise", "update", "send", "step")
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
     for (count, sharded), cost in found.items():
         seconds = (cost.passes_s, cost.noise_s, cost.update_s, cost.send_s, cost.step_s)
         sizes = f"{cost.bytes_sent / 1e6:.4g}", f"{cost.memory / 1e6:.4g}"
