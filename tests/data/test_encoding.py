@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from dpsrm.core.errors import InputError
 from dpsrm.data.cells import MISSING, Table
-from dpsrm.data.encoding import HashEncoder, bucket, unit_norm
+from dpsrm.data.encoding import HashEncoder, unit_norm
+from dpsrm.data.hashing import bucket
+from dpsrm.data.rebuild import encoder_from
 from dpsrm.data.schema import schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
 
@@ -36,7 +38,14 @@ def table(rows):
     return Table(COLUMNS, tuple(zip(*rows, strict=True)))
 
 
-@pytest.mark.parametrize("encoder", [HashEncoder(COLUMNS, buckets=16), SchemaEncoder(SCHEMA)], ids=["hash", "schema"])
+ENCODERS = {
+    "hash": HashEncoder(COLUMNS, buckets=16),
+    "pairs": HashEncoder(COLUMNS, buckets=16, pairs=32),
+    "schema": SchemaEncoder(SCHEMA),
+}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(record=records, before=st.lists(records, max_size=4), after=st.lists(records, max_size=4))
 def test_a_record_is_encoded_the_same_in_any_company(encoder, record, before, after):
@@ -47,6 +56,23 @@ def test_a_record_is_encoded_the_same_in_any_company(encoder, record, before, af
     assert alone.shape == (encoder.features,)
     norm = np.linalg.norm(alone.astype(np.float64))
     assert norm == pytest.approx(1, abs=1e-5) or not alone.any()
+
+
+def test_pairs_tell_what_columns_alone_cannot():
+    """Exclusive or: no linear function of two columns is right, one of their pairs is."""
+    encoder = HashEncoder(("a", "b"), pairs=64, normalise=False)
+    x = encoder.encode(Table(("a", "b"), (("yes", "yes", "no", "no", "?"), ("up", "down", "up", "down", "up"))))
+    wanted = np.array([1.0, -1.0, -1.0, 1.0, 0.0])
+    alone, pairs = x[:, :-64], x[:, -64:]
+    assert np.linalg.lstsq(alone, wanted, rcond=None)[1].sum() > 3.9 or np.linalg.matrix_rank(alone) < 5
+    fitted = pairs @ np.linalg.lstsq(pairs, wanted, rcond=None)[0]
+    np.testing.assert_allclose(fitted, wanted, atol=1e-5)
+    assert not pairs[4].any(), "a missing cell takes part in no pair"
+    assert (np.abs(pairs).sum(1)[:4] == np.float32(np.sqrt(2))).all()
+    described = encoder.describe()
+    assert described["pairs"] == 64
+    assert encoder_from(described) == encoder
+    assert "pairs" not in HashEncoder(("a", "b")).describe()
 
 
 def test_cells_of_the_hash_encoder():

@@ -146,7 +146,6 @@ def test_account_agrees_with_the_certificate_by_default(tmp_path, dpsrm):
         ("x.ZIP", "unpack"),
         ("x.json", "convert it to .csv or .parquet"),
         ("x.xlsx", "convert it"),
-        ("x.npy", "np.savez"),
     ],
 )
 def test_formats_that_are_not_read_are_named(tmp_path, dpsrm, name, word):
@@ -156,6 +155,14 @@ def test_formats_that_are_not_read_are_named(tmp_path, dpsrm, name, word):
     assert told.code == 2
     assert f"{(tmp_path / name).suffix.lower()} files are not read" in told.stderr
     assert word in told.stderr
+
+
+def test_a_npy_file_needs_that_of_its_labels(tmp_path, dpsrm):
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY")
+    told = dpsrm("train", "--data", tmp_path / "x.npy", "--target", "y", "--epsilon", "1", "--delta", "1e-5")
+    assert told.code == 2
+    assert "--target LABELS.npy" in told.stderr
+    assert "np.savez" in told.stderr
 
 
 @pytest.mark.parametrize(

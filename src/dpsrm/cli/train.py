@@ -174,11 +174,11 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
     )
 
 
-def _features(place: Data) -> int | ImageFeatures | None:
+def _features(place: Data) -> int | str | ImageFeatures | None:
     """How many features there are; or for images how they are made, kept in a folder beside the images."""
     from dpsrm.data.features import ImageFeatures
 
-    if not isinstance(place.features, str):
+    if not isinstance(place.features, str) or place.features == "pairs":
         return place.features
     return ImageFeatures(kind=place.features, cache=Path(place.path).parent / ".dpsrm-features", track=track)
 

@@ -5,7 +5,6 @@ Shapes: n = records, K = knots, D = features.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from dpsrm.core.errors import need
 from dpsrm.data.cells import MISSING, Cell, Table, read_cell
+from dpsrm.data.hashing import Column, bucket, pair_slots
 
 Floats = npt.NDArray[np.float32]
 
@@ -47,12 +47,14 @@ class HashEncoder:
     A missing cell sets its column's indicator. A number x shares a weight of 1 between the two knots around it,
     linearly in asinh(x): a linear model then fits any function of x that bends at the fixed `KNOTS` only,
     whatever the column's scale. Any other text adds ±1 to the bucket that blake2b("column=text") points to;
-    all columns share the buckets. Then the record is scaled to norm 1.
+    all columns share the buckets. With `pairs` every two columns do so, too, in so many further buckets, where the
+    knot nearest to a number stands for it. Then the record is scaled to norm 1.
 
     Args:
         columns: the feature columns in order.
         buckets: how many hash buckets.
         normalise: whether each record is scaled to norm 1.
+        pairs: how many buckets pairs of columns have; 0 leaves them out.
 
     Guarantee: the features of a record are a function of that record, the columns and constants.
 
@@ -67,9 +69,11 @@ class HashEncoder:
     columns: tuple[str, ...]
     buckets: int = 256
     normalise: bool = True
+    pairs: int = 0
 
     def __post_init__(self) -> None:
         need(self.buckets >= 1, "buckets must be at least 1", buckets=self.buckets)
+        need(self.pairs >= 0, "pairs must be 0 or more", pairs=self.pairs)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,13 +82,13 @@ class HashEncoder:
 
     @property
     def features(self) -> int:
-        return len(self.columns) * (1 + len(KNOTS)) + self.buckets
+        return len(self.columns) * (1 + len(KNOTS)) + self.buckets + self.pairs
 
     def encode(self, table: Table) -> Floats:
         """Features (n, D) of every record."""
         need_columns(table, self.columns, remedy="remove the column")
         out = np.zeros((len(table), self.features), dtype=np.float32)
-        width = 1 + len(KNOTS)
+        width, read = 1 + len(KNOTS), list[Column]()
         hashed = out[:, len(self.columns) * width :]
         for j, name in enumerate(self.columns):
             codes, distinct = distinct_cells(table.cells[table.columns.index(name)])
@@ -93,6 +97,9 @@ class HashEncoder:
             out[:, j * width : (j + 1) * width] = _number_slots(values)[codes]
             buckets, signs = self._buckets(name, values)
             hashed[np.arange(len(table)), buckets[codes]] += signs[codes]
+            read.append((name, codes, [_word(value) for value in values]))
+        if self.pairs:
+            hashed[:, self.buckets :] = pair_slots(read, self.pairs)
         return unit_norm(out) if self.normalise else out
 
     def _buckets(self, name: str, values: Sequence[float | str | None]) -> tuple[npt.NDArray[np.int64], Floats]:
@@ -102,6 +109,7 @@ class HashEncoder:
 
     def describe(self) -> dict[str, object]:
         """What preprocessing knew, and why it is public."""
+        pairs = {"pairs": self.pairs, "pair": "blake2b of both names and words; a number's word is its nearest knot"}
         return {
             "format": "table",
             "encoder": "hash",
@@ -111,21 +119,11 @@ class HashEncoder:
             "hash": 'blake2b("column=text"), 8 bytes; bucket = h mod buckets, sign = bit 63',
             "numbers": "hat functions at the knots, linear in asinh(x) between them",
             "knots": list(KNOTS),
+            **(pairs if self.pairs else {}),
             "missing": MISSING_RULE,
             "normalise": self.normalise,
             "public": "only the header was used; all else is constant, each record is encoded by itself",
         }
-
-
-def bucket(column: str, text: str, buckets: int) -> tuple[int, int]:
-    """The bucket and sign of "column=text": a fixed public hash, the same on every machine.
-
-    >>> bucket("job", "nurse", 256) == bucket("job", "nurse", 256)
-    True
-    """
-    digest = hashlib.blake2b(f"{column}={text}".encode(), digest_size=8).digest()
-    number = int.from_bytes(digest, "little")
-    return number % buckets, 1 if number >> 63 else -1
 
 
 def need_columns(table: Table, wanted: Sequence[str], *, optional: Sequence[str] = (), remedy: str) -> None:
@@ -180,3 +178,10 @@ def _number_slots(values: Sequence[float | str | None]) -> Floats:
     slots[rows, 1 + left] = 1 - share
     slots[rows, 2 + left] = share
     return slots
+
+
+def _word(value: float | str | None) -> str | None:
+    """What stands for a cell in a pair: its text, or the knot nearest to its number in asinh; nothing if missing."""
+    if not isinstance(value, float):
+        return value
+    return f"{KNOTS[int(np.abs(np.arcsinh(KNOTS) - np.arcsinh(value)).argmin())]:g}"

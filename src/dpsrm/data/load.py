@@ -17,6 +17,7 @@ from dpsrm.data.arrow import SUFFIXES, ArrowRows, TableFile
 from dpsrm.data.cells import BINARY_CLASSES, Cell, Table, need_classes, parse_labels
 from dpsrm.data.encoding import HashEncoder, unit_norm
 from dpsrm.data.features import ImageFeatures
+from dpsrm.data.hashing import PAIRS
 from dpsrm.data.identifiers import split_ids, split_unit, tell_identifiers
 from dpsrm.data.image_encoder import ImageEncoder
 from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
@@ -114,7 +115,8 @@ def load(
         schema: public ranges and categories of a table: a `Schema` or its TOML file.
         classes: class names in order; by default the schema's, else the fixed binary pairs.
         features: the public number of features of LIBSVM text; without it indices fold into 1024. For an .npz file of
-            images "scattering" or "hog", or `ImageFeatures`.
+            images "scattering" or "hog", or `ImageFeatures`. For a table without a schema "pairs": every two columns
+            together, too, hashed into 1024 more features.
         normalise: scale each record to norm 1; by default tables are, LIBSVM and arrays are not.
         target_range: (low, high), public: the target is a number, not a class; by default the schema's.
         unit: the column of ids (or array of an .npz file) that says whose a record is. It is never a feature.
@@ -220,9 +222,11 @@ def _encoder(
 ) -> Encoder:
     """The encoder a file needs, from public facts and the user's word."""
     numbers = features is None or isinstance(features, int)
+    pairs = features == "pairs" and isinstance(source, Table) and schema is None
     need(
-        features is None or isinstance(source, SparseRows if numbers else Arrays),
-        "a number of features is given for LIBSVM text only, a kind of features for an .npz file of images only",
+        features is None or pairs or isinstance(source, SparseRows if numbers else Arrays),
+        "a number of features is given for LIBSVM text only, a kind of features for an .npz file of images only, pairs "
+        "for a table without a schema only",
         features=features,
         remedy="leave --features out; a table's or an array's follow from its columns",
     )
@@ -237,7 +241,7 @@ def _encoder(
         scaled = normalise is not False
         if schema is not None:
             return SchemaEncoder(schema, normalise=scaled)
-        return HashEncoder(table.columns, normalise=scaled)
+        return HashEncoder(table.columns, normalise=scaled, pairs=PAIRS if pairs else 0)
     if isinstance(source, SparseRows):
         return LibsvmEncoder(
             features=features if isinstance(features, int) else FOLD,

@@ -56,7 +56,8 @@ def _encoder(description: Mapping[str, Any]) -> Encoder:
     if kind == "table" and description["encoder"] == "schema":
         return SchemaEncoder(schema_from({"columns": description["columns"]}), normalise=normalise)
     if kind == "table" and description["encoder"] == "hash" and description["knots"] == list(KNOTS):
-        return HashEncoder(tuple(description["columns"]), buckets=description["buckets"], normalise=normalise)
+        sizes = {"buckets": description["buckets"], "pairs": description.get("pairs", 0)}
+        return HashEncoder(tuple(description["columns"]), normalise=normalise, **sizes)
     raise InputError(
         f"[preprocessing] must describe an encoder of this version of dpsrm; got format={kind!r}; "
         "predict with the version of dpsrm that environment.json names"
