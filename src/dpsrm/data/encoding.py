@@ -5,6 +5,7 @@ Shapes: n = records, K = knots, D = features.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from dpsrm.core.errors import need
 from dpsrm.data.cells import MISSING, Cell, Table, read_cell
-from dpsrm.data.hashing import Column, bucket, pair_slots
+from dpsrm.data.pairs import Column, pair_slots
 
 Floats = npt.NDArray[np.float32]
 
@@ -99,7 +100,7 @@ class HashEncoder:
             hashed[np.arange(len(table)), buckets[codes]] += signs[codes]
             read.append((name, codes, [_word(value) for value in values]))
         if self.pairs:
-            hashed[:, self.buckets :] = pair_slots(read, self.pairs)
+            hashed[:, self.buckets :] = pair_slots(read, self.pairs, bucket)
         return unit_norm(out) if self.normalise else out
 
     def _buckets(self, name: str, values: Sequence[float | str | None]) -> tuple[npt.NDArray[np.int64], Floats]:
@@ -124,6 +125,17 @@ class HashEncoder:
             "normalise": self.normalise,
             "public": "only the header was used; all else is constant, each record is encoded by itself",
         }
+
+
+def bucket(column: str, text: str, buckets: int) -> tuple[int, int]:
+    """The bucket and sign of "column=text": a fixed public hash, the same on every machine.
+
+    >>> bucket("job", "nurse", 256) == bucket("job", "nurse", 256)
+    True
+    """
+    digest = hashlib.blake2b(f"{column}={text}".encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "little")
+    return number % buckets, 1 if number >> 63 else -1
 
 
 def need_columns(table: Table, wanted: Sequence[str], *, optional: Sequence[str] = (), remedy: str) -> None:

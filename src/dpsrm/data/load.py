@@ -17,10 +17,10 @@ from dpsrm.data.arrow import SUFFIXES, ArrowRows, TableFile
 from dpsrm.data.cells import BINARY_CLASSES, Cell, Table, need_classes, parse_labels
 from dpsrm.data.encoding import HashEncoder, unit_norm
 from dpsrm.data.features import ImageFeatures
-from dpsrm.data.hashing import PAIRS
 from dpsrm.data.identifiers import split_ids, split_unit, tell_identifiers
 from dpsrm.data.image_encoder import ImageEncoder
 from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
+from dpsrm.data.pairs import PAIRS
 from dpsrm.data.ranges import TargetRange
 from dpsrm.data.records import Records, need_norm, need_scale
 from dpsrm.data.schema import Schema, read_schema
