@@ -33,9 +33,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, name, content=text.replace("](docs/", "](").replace("(docs/", "(")))
     files.append(File.generated(config, "reference.md", content=reference()))
-    for example in sorted((ROOT / "examples").glob("*.py")):
-        text = f"# {example.name}\n\n```python\n{example.read_text(encoding='utf-8')}```\n"
-        files.append(File.generated(config, f"examples/{example.stem}.md", content=text))
+    for example in sorted((ROOT / "examples").rglob("*.py")):
+        name = example.relative_to(ROOT / "examples")
+        text = f"# {name}\n\n```python\n{example.read_text(encoding='utf-8')}```\n"
+        files.append(File.generated(config, f"examples/{name.with_suffix('.md')}", content=text))
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=notebook_page(notebook)))
     _list_the_rest(files, config)
@@ -63,7 +64,7 @@ def _list_the_rest(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: object, config: MkDocsConfig, files: Files) -> str:
     """Lead links to the repository's files to the pages made of them, and put the drawing in its place."""
-    markdown = re.sub(r"\]\((?:\.\./)?examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
+    markdown = re.sub(r"\]\((?:\.\./)?examples/([\w/]+)\.py\)", r"](examples/\1.md)", markdown)
     markdown = re.sub(r"\]\((?:\.\./)?examples\)", "](examples/private_loop.md)", markdown)
     for name, source in BROUGHT.items():
         markdown = re.sub(rf"\]\((?:\.\./)*{re.escape(source)}\)", f"]({name})", markdown)
