@@ -215,10 +215,11 @@ def test_rows_that_do_not_fit_in_the_cache_are_still_one_addition():
     """Converted to float64 a few at a time, and added to the sum once: many additions would forbid large batches."""
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(7, 2**17, generator=draw)
-    block, total_P = RowsBlock({(0, 0): rows, (0, 1): 2 * rows}), torch.zeros(2**17, dtype=torch.float64)
-    weights = {atom: torch.rand(7, dtype=torch.float64, generator=draw) for atom in block.atoms}
+    block, total_P = RowsBlock([rows, -rows]), torch.zeros(2**17, dtype=torch.float64)
+    atoms = {(0, 0): rows.double(), (0, 1): 2 * rows.double()}
+    weights = {atom: torch.rand(7, dtype=torch.float64, generator=draw) for atom in atoms}
     assert block.add(weights, total_P, loose_B=torch.zeros(7, dtype=torch.bool)) == 1
-    exact = sum(weight_B @ block.atoms[atom].double() for atom, weight_B in weights.items())
+    exact = sum(weight_B @ atoms[atom] for atom, weight_B in weights.items())
     assert torch.allclose(total_P, exact, rtol=1e-12, atol=1e-13)
     assert torch.allclose(block.measure({(0, 0): 1.0, (0, 1): 1.0}).square_B, 9 * rows.double().square().sum(1))
 

@@ -169,7 +169,7 @@ def test_norms_are_taken_again_for_all_examples_or_none():
             seen.append(len(rows))
             return super().precise(part, rows)
 
-    block = Doubtful({(0, 0): torch.eye(3)})
+    block = Doubtful([torch.eye(3)])
     measure = Measure(torch.ones(3).double(), torch.tensor([1.0, 0.0, 0.0]).double(), torch.ones(3).double())
     part = Part(coefficients=(1.0,), clip=0.1)
     uppers = [lengths._upper(measure, {(0, 0): 1.0}, [block], part, steady=steady) for steady in (True, False)]
@@ -181,7 +181,7 @@ def test_an_example_adds_to_a_word_once():
     """Two atoms that cancel, 10^8 times longer than their sum: alone they would swell the sum they pass through."""
     B, draw = 2000, torch.Generator().manual_seed(0)
     ids, g = torch.zeros(B, 1, dtype=torch.long), 1e8 * torch.rand(B, 1, 4, generator=draw)
-    block = LookupBlock([Lookup(ids, g, 3), Lookup(ids, 2 * g, 3)], [(0, 0), (0, 1)])
+    block = LookupBlock([Lookup(ids, g, 3), Lookup(ids, 2 * g, 3)])
     total_P, one_B = torch.zeros(12, dtype=torch.float64), torch.ones(B, dtype=torch.float64)
     weights = {(0, 0): one_B, (0, 1): one_B * (1 - 2.0**-20)}
     assert block.add(weights, total_P, loose_B=one_B > 1) == B

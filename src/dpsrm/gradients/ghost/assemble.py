@@ -38,7 +38,7 @@ def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block
     """The block of one parameter, from its terms at each point."""
     merged = [_merged(terms) for terms in points]
     if all(isinstance(term, Lookup) for term in merged) and _same_words(merged):
-        return LookupBlock([t for t in merged if isinstance(t, Lookup)], mixture.atoms)
+        return LookupBlock([t for t in merged if isinstance(t, Lookup)])
     if all(isinstance(term, (Outer, Windows)) for term in merged) and _factored(merged[0], len(points)):
         outers = [t.outer() if isinstance(t, Windows) else t for t in merged if isinstance(t, (Outer, Windows))]
         order = merged[0].order if isinstance(merged[0], Windows) else None
@@ -48,8 +48,8 @@ def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block
         return TiedBlock(*tied, mixture.atoms, steady=steady)
     windows = [t for t in merged if isinstance(t, Windows)]
     if len(windows) == len(merged):
-        return RowsBlock(window_rows(windows, mixture.atoms), windows[0].order, steady=steady)
-    return RowsBlock.of([added(terms) for terms in points], mixture.atoms, steady=steady)
+        return RowsBlock(window_rows(windows), windows[0].order, steady=steady)
+    return RowsBlock([added(terms) for terms in points], steady=steady)
 
 
 def _merged(terms: list[Term]) -> Term | None:

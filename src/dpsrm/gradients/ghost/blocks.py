@@ -18,6 +18,7 @@ from torch import Tensor
 from dpsrm.gradients.ghost.mixture import Atom, Combination
 from dpsrm.gradients.ghost.rounding import at_once
 from dpsrm.gradients.ghost.terms import Lookup, Order
+from dpsrm.gradients.ghost.written import WrittenRows
 
 _ZERO = torch.zeros((), dtype=torch.float64)
 
@@ -69,44 +70,21 @@ class Block(Protocol):
         ...
 
 
-_CUT = 2**18
-"""Numbers converted to float64 at once: 2 MB, which stay in the cache until they have been used."""
-
-
 class RowsBlock:
-    """Materialised rows; differences were taken row by row, so what is summed is what was measured, in float64."""
+    """Materialised rows; what is summed is what was measured, in float64."""
 
-    def __init__(self, atoms: dict[Atom, Tensor], order: Order | None = None, *, steady: bool = True) -> None:
-        """Keep the rows of each atom; `order` brings a row to the order of the parameter."""
+    def __init__(self, points: Sequence[Tensor], order: Order | None = None, *, steady: bool = True) -> None:
+        """Keep the rows of each point; `order` brings a row to the order of the parameter."""
         self.steady = steady
-        self.atoms = {atom: rows if rows.numel() > _CUT else rows.double() for atom, rows in atoms.items()}
+        self.rows = WrittenRows(points)
         self.order = order or Order()
         self.most_spread = math.inf
-        self._known: dict[Atom, Tensor] = {}
-
-    @classmethod
-    def of(cls, points: Sequence[Tensor], atoms: Sequence[Atom], *, steady: bool = True) -> RowsBlock:
-        """The block of the rows at each point."""
-        return cls({(j, k): points[j] if j == k else points[j] - points[k] for j, k in atoms}, steady=steady)
 
     def measure(self, part: Combination) -> Measure:
         """The norm of each example's combination."""
-        norm_B = sum((abs(c) * self._square(atom).sqrt() for atom, c in part.items()), _ZERO)
-        if len(part) == 1:
-            ((atom, c),) = part.items()
-            square_B = c * c * self._square(atom)
-        else:
-            square_B = torch.cat([self._combined(part, cut).square().sum(1) for cut in self._cuts()])
+        norm_B = sum((abs(c) * self.rows.square(atom).sqrt() for atom, c in part.items()), _ZERO)
         spread_B = norm_B.square() * (1 + 2.0**-20)
-        return Measure(square_B, 2.0**-30 * spread_B, spread_B)
-
-    def _square(self, atom: Atom) -> Tensor:
-        """The squared norms of one atom's rows, computed once."""
-        if atom not in self._known:
-            rows = self.atoms[atom]
-            norms = [torch.linalg.vector_norm(rows[cut].double(), dim=1) for cut in self._cuts()]
-            self._known[atom] = torch.cat(norms).square()
-        return self._known[atom]
+        return Measure(self.rows.square_of(part), 2.0**-30 * spread_B, spread_B)
 
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
         """The squared norms of the examples `rows`, from float64 products."""
@@ -115,44 +93,23 @@ class RowsBlock:
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
         """Add the weighted rows, in float64."""
         size = at_once(len(weights), steady=self.steady)
-        starts = range(0, len(next(iter(self.atoms.values()))), size)
+        starts = range(0, self.rows.examples, size)
         for start in starts:
-            cuts = self._cuts(start, start + size)
-            sums = (w_B[cut] @ self.atoms[atom][cut].double() for cut in cuts for atom, w_B in weights.items())
-            total_P += self.order(sum(sums, _ZERO))
+            total_P += self.order(self.rows.weighted(weights, slice(start, start + size)))
         return len(starts)
-
-    def _cuts(self, start: int = 0, stop: int | None = None) -> list[slice]:
-        """Some of the examples from `start` to `stop` at a time; none at all are one cut."""
-        examples, numbers = next(iter(self.atoms.values())).shape
-        stop = examples if stop is None else min(stop, examples)
-        size = max(1, _CUT // max(1, numbers))
-        return [slice(at, min(at + size, stop)) for at in range(start, max(stop, start + 1), size)]
 
     def silence(self, finite_B: Tensor) -> None:
         """Put zeros in the place of examples that are not finite."""
-        self.atoms = {atom: torch.where(finite_B[:, None], rows, 0) for atom, rows in self.atoms.items()}
+        self.rows.silence(finite_B)
 
     def rest(self) -> None:
         """Nothing: the rows are kept."""
-
-    def combined(self, part: Combination) -> Tensor:
-        """The rows of a combination, in float64."""
-        return self._combined(part, slice(None))
-
-    def _combined(self, part: Combination, cut: slice) -> Tensor:
-        """The rows of a combination of several atoms, of some examples."""
-        (first, c), *others = part.items()
-        rows_BP = c * self.atoms[first][cut].double()
-        for atom, c in others:
-            rows_BP.add_(self.atoms[atom][cut].double(), alpha=c)
-        return rows_BP
 
 
 class LookupBlock:
     """The embedding rows each example looked up, one row per (example, word) pair."""
 
-    def __init__(self, points: Sequence[Lookup], atoms: Sequence[Atom]) -> None:
+    def __init__(self, points: Sequence[Lookup]) -> None:
         """Add up the gradients of a word that an example holds several times."""
         ids_BT, self.size = points[0].ids_BT, points[0].size
         self.examples = len(ids_BT)
@@ -161,8 +118,7 @@ class LookupBlock:
         self.owner_U, self.word_U = pairs_U // self.size, pairs_U % self.size
         self.shape, self._which = ids_BT.shape, which.flatten()
         self.most_spread = math.inf
-        rows = [self._pooled(point.g_BTO.flatten(0, 1), which.flatten()) for point in points]
-        self.rows = RowsBlock.of(rows, atoms)
+        self.rows = RowsBlock([self._pooled(point.g_BTO.flatten(0, 1), which.flatten()) for point in points])
 
     def _pooled(self, g_NO: Tensor, which_N: Tensor) -> Tensor:
         """One row per pair."""
@@ -181,7 +137,7 @@ class LookupBlock:
         """A combination's rows, (B, T, O) in float64: a word's at its first place in the example, elsewhere zeros."""
         places = torch.arange(len(self._which), device=self._which.device)
         first_U = torch.full_like(self.owner_U, len(places)).scatter_reduce_(0, self._which, places, "amin")
-        rows_UO = self.rows.combined(part)
+        rows_UO = self.rows.rows.mixed(part)
         flat_NO = rows_UO.new_zeros(len(places), rows_UO.shape[1]).index_copy_(0, first_U, rows_UO)
         return flat_NO.view(*self.shape, -1)
 
@@ -194,7 +150,7 @@ class LookupBlock:
 
         An example adds to a word once, all atoms together: one atom alone may be much longer than their sum.
         """
-        rows = (self.rows.atoms[atom].double() * weight_B[self.owner_U, None] for atom, weight_B in weights.items())
+        rows = (self.rows.rows.atom(atom) * weight_B[self.owner_U, None] for atom, weight_B in weights.items())
         total_P.view(self.size, -1).index_add_(0, self.word_U, sum(rows, _ZERO))
         return self.examples
 

@@ -1,7 +1,7 @@
 """Max pooling, several times faster on a processor than torch's own, and equal in every number.
 
-torch's kernel for channels in the last dimension is vectorised, the one for channels first is not; going back it is
-the other way round. So the way there runs with the channels last, and the way back with the channels first.
+torch's kernel for channels in the last dimension is vectorised, the one for channels first is not; going back both
+are fast. So the way there runs with the channels last, and what comes out is in the order in memory of what came in.
 """
 
 from __future__ import annotations
@@ -21,22 +21,28 @@ _BACKWARD = torch.ops.aten.max_pool2d_with_indices_backward
 
 
 class _Pool(torch.autograd.Function):
-    """`F.max_pool2d` of a contiguous (B, C, H, W) tensor."""
+    """`F.max_pool2d` of a (B, C, H, W) tensor, its channels first or last in memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *settings: Any) -> Tensor:
         """The largest element of every window."""
+        ctx.order, ctx.settings = _order(x), settings
         largest, places = _FORWARD(x.contiguous(memory_format=torch.channels_last), *settings)
-        ctx.settings = settings
-        ctx.save_for_backward(x, places.contiguous())
-        return cast(Tensor, largest.contiguous())
+        ctx.save_for_backward(x, places.contiguous(memory_format=ctx.order))
+        return cast(Tensor, largest.contiguous(memory_format=ctx.order))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Each window's gradient goes to its largest element."""
         x, places = ctx.saved_tensors
-        found = _BACKWARD(gradients[0].contiguous(), x, *ctx.settings, places)
+        found = _BACKWARD(gradients[0].contiguous(memory_format=ctx.order), x, *ctx.settings, places)
         return found, *(None for _ in ctx.settings)
+
+
+def _order(x: Tensor) -> torch.memory_format:
+    """The order in memory of (B, C, H, W) images; by shape and strides alone."""
+    last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format
 
 
 @dataclass
@@ -50,10 +56,11 @@ class _Pooling:
         """(B, K, C, H, W) pooled as B·K images."""
         self.done = True
         images = output.flatten(0, 1)
-        quicker = images.shape[1] >= 6 and images.device.type == "cpu" and images.is_contiguous()
+        dense = images.is_contiguous() or images.is_contiguous(memory_format=torch.channels_last)
+        quicker = images.shape[1] >= 6 and images.device.type == "cpu" and dense
         run = cast(Callable[..., Tensor], _Pool.apply if quicker else F.max_pool2d)
         pooled = run(images, *self.settings)
-        return pooled.view(*output.shape[:2], *pooled.shape[1:])
+        return torch.unflatten(pooled, 0, output.shape[:2])
 
 
 def max_pool(

@@ -76,7 +76,7 @@ class Recorder(TorchFunctionMode):
         x = arguments.get(data)
         if not names or data in names or not isinstance(x, Tensor) or x.is_complex():
             return NotImplemented
-        swap = {id(arguments[a]): arguments[a].detach() for a in names}
+        swap = {id(arguments[a]): rule.laid_out(arguments[a].detach()) for a in names}
         key = self._key(rule.terms.__name__, tuple(names.values()))
         arguments = {a: swap.get(id(v), v) for a, v in arguments.items()}
         call = Call(key=key, rule=rule, arguments=arguments, names=names, data=data, seed=self.seed)

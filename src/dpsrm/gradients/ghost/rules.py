@@ -27,7 +27,8 @@ class Rule:
     """A rule, its arguments' names, and what it is for.
 
     `leading`: its function takes any number of dimensions in front; `instead` is the function that does, if another.
-    `fits` refuses calls that the rule does not know, by their arguments.
+    `fits` refuses calls that the rule does not know, by their arguments. `laid_out` gives a parameter the order in
+    memory in which the function is fastest.
     """
 
     terms: RuleFunction
@@ -35,6 +36,7 @@ class Rule:
     leading: bool
     instead: Callable[..., Tensor] | None
     fits: Callable[[dict[str, Any]], bool]
+    laid_out: Callable[[Tensor], Tensor]
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """The call's arguments by name; None if the rule knows no such call."""
@@ -53,6 +55,7 @@ class Rule:
 
 
 _NAMES = {"input": "x", "mat1": "x", "mat2": "weight"}
+_FILTERS = 16
 
 
 RULES: dict[Callable[..., Any], Rule] = {}
@@ -64,11 +67,12 @@ def rule(
     leading: bool = False,
     instead: Callable[..., Tensor] | None = None,
     fits: Callable[[dict[str, Any]], bool] = lambda _: True,
+    laid_out: Callable[[Tensor], Tensor] = lambda parameter: parameter,
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated function as the rule of `functions`.
 
     Args:
-        instead, fits: as in `Rule`.
+        instead, fits, laid_out: as in `Rule`.
         leading: the functions treat dimensions in front of those they work on one by one, so that the examples can be
             one more of them; they are then run once on the tensors of all examples, which is faster than under vmap.
             Only for functions of torch: nothing would keep another function from mixing examples.
@@ -77,7 +81,8 @@ def rule(
     need(not (leading and foreign), "only torch's functions may be run on all examples at once", functions=foreign)
 
     def register(terms: RuleFunction) -> RuleFunction:
-        RULES.update(dict.fromkeys(functions, Rule(terms, inspect.signature(terms), leading, instead, fits)))
+        made = Rule(terms, inspect.signature(terms), leading, instead, fits, laid_out)
+        RULES.update(dict.fromkeys(functions, made))
         return terms
 
     return register
@@ -121,7 +126,17 @@ def matmul(g: Tensor, x: Tensor, weight: Tensor) -> Terms:
     return {"weight": Outer(_positions(g), _positions(x))}
 
 
-@rule(F.conv1d, F.conv2d, F.conv3d)
+def _channels_last(weight: Tensor) -> Tensor:
+    """A convolution's filters with the channels last in memory, if there are many: its images then come out so, too.
+
+    Measured on a processor: from 16 filters of two dimensions on, convolutions, pooling and windows are faster so.
+    """
+    if weight.dim() != 4 or len(weight) < _FILTERS or weight.device.type != "cpu":
+        return weight
+    return weight.clone(memory_format=torch.channels_last)  # `contiguous` would do nothing to a single channel
+
+
+@rule(F.conv1d, F.conv2d, F.conv3d, laid_out=_channels_last)
 def convolution(
     g: Tensor,
     x: Tensor,

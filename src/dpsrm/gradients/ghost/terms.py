@@ -15,8 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
-from dpsrm.gradients.ghost.mixture import Atom
-
 _SLIDE: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
 _WEIGHT: tuple[Any, ...] = (conv1d_weight, conv2d_weight, conv3d_weight)
 _FEW_PLACES, _MANY_PLACES, _CHANNELS = 4, 256, 16
@@ -146,7 +144,7 @@ class Windows:
 
     def rows(self) -> Tensor:
         """The per-example gradients, (B, P)."""
-        rows_BP = window_rows([self], [(0, 0)])[0, 0]
+        (rows_BP,) = window_rows([self])
         return torch.stack([self.order(row_P) for row_P in rows_BP]) if self.channels_last else rows_BP
 
     def outer(self) -> Outer:
@@ -199,48 +197,37 @@ def same(x: Tensor, y: Tensor) -> bool:
     return x is y or (x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride())
 
 
-def window_rows(points: Sequence[Windows], atoms: Sequence[Atom]) -> dict[Atom, Tensor]:
-    """The per-example gradients of one convolution, for each atom, a few examples at a time."""
+def window_rows(points: Sequence[Windows]) -> list[Tensor]:
+    """The per-example gradients of one convolution at each point, a few examples at a time."""
     first = points[0]
     if first.convolved:
-        at = [point.by_convolution() for point in points]
-        return {(j, k): at[j] if j == k else at[j] - at[k] for j, k in atoms}
+        return [point.by_convolution() for point in points]
     size = first.g.shape[1] * first.window * first.x.shape[1] // first.groups
-    everything = first.g.new_empty(len(first.g), len(atoms) * size)
-    found = dict(zip(atoms, torch.split(everything, size, dim=1), strict=True))
+    everything = first.g.new_empty(len(first.g), len(points) * size)
+    found = list(torch.split(everything, size, dim=1))
     shared = first.groups == 1 and all(same(first.x, point.x) for point in points[1:])
     each = max(1, _CHUNK // max(1, first.x.shape[1] * first.window * first.places))
     for start in range(0, len(first.g), each):
         cut = slice(start, start + each)
         if shared:
-            _shared_rows(points, atoms, cut, everything[cut])
+            _shared_rows(points, cut, everything[cut])
         else:
-            _separate_rows(points, cut, {atom: rows[cut] for atom, rows in found.items()})
+            for point, rows in zip(points, found, strict=True):
+                _product(point.gradients(cut), point.columns(cut), rows[cut])
     return found
 
 
-def _shared_rows(points: Sequence[Windows], atoms: Sequence[Atom], cut: slice, out_BP: Tensor) -> None:
-    """Points with the same input: one product with its windows, for output gradients and their differences."""
-    at = [point.g[cut].flatten(2) for point in points]
-    g_BOL = torch.cat([at[j] if j == k else at[j] - at[k] for j, k in atoms], dim=1)
+def _shared_rows(points: Sequence[Windows], cut: slice, out_BP: Tensor) -> None:
+    """Points with the same input: one product with its windows."""
+    g_BOL = torch.cat([point.g[cut].flatten(2) for point in points], dim=1)
     columns_BKL = points[0].columns(cut)[:, 0]
     torch.bmm(g_BOL, columns_BKL.transpose(1, 2), out=out_BP.view(*g_BOL.shape[:2], -1))
 
 
-def _separate_rows(points: Sequence[Windows], cut: slice, found: dict[Atom, Tensor]) -> None:
-    """Points with different inputs: a product each, and then the differences of the rows."""
-    used = {j for atom in found for j in atom}
-    at = {j: _product(points[j].gradients(cut), points[j].columns(cut), found.get((j, j))) for j in used}
-    for (j, k), rows_BP in found.items():
-        if j != k:
-            torch.sub(at[j], at[k], out=rows_BP)
-
-
-def _product(g_BGOL: Tensor, columns_BGKL: Tensor, out_BP: Tensor | None) -> Tensor:
-    """Σ_l g_l ⊗ column_l per example and group, (B, P), written to `out_BP` if that is given."""
+def _product(g_BGOL: Tensor, columns_BGKL: Tensor, out_BP: Tensor) -> None:
+    """Σ_l g_l ⊗ column_l per example and group, (B, P), written to `out_BP`."""
     examples, groups, outputs, _ = g_BGOL.shape
-    if groups > 1 or out_BP is None:
-        rows_BP = torch.matmul(g_BGOL, columns_BGKL.transpose(2, 3)).flatten(1)
-        return rows_BP if out_BP is None else out_BP.copy_(rows_BP)
-    torch.bmm(g_BGOL[:, 0], columns_BGKL[:, 0].transpose(1, 2), out=out_BP.view(examples, outputs, -1))
-    return out_BP
+    if groups > 1:
+        out_BP.copy_(torch.matmul(g_BGOL, columns_BGKL.transpose(2, 3)).flatten(1))
+    else:
+        torch.bmm(g_BGOL[:, 0], columns_BGKL[:, 0].transpose(1, 2), out=out_BP.view(examples, outputs, -1))

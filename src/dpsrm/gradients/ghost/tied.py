@@ -25,7 +25,7 @@ class TiedBlock:
         self, lookups: Sequence[Lookup], outers: Sequence[Outer], atoms: Sequence[Atom], *, steady: bool = True
     ) -> None:
         """Keep both; the same words were looked up at every point."""
-        self.words = LookupBlock(lookups, atoms)
+        self.words = LookupBlock(lookups)
         self.out = OuterBlock(outers, atoms, steady=steady)
         self.ids_BS = lookups[0].ids_BT
         self.most_spread = self.out.most_spread
