@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dpsrm.core.errors import InputError
 from dpsrm.data.cells import MISSING, Table
+from dpsrm.data.encoders import encoder_from
 from dpsrm.data.encoding import HashEncoder, bucket, unit_norm
-from dpsrm.data.rebuild import encoder_from
 from dpsrm.data.schema import schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dpsrm.core.errors import InputError
 from dpsrm.data.cells import Table
 from dpsrm.data.columns import Category, Ignored, Number
-from dpsrm.data.rebuild import encoder_from
+from dpsrm.data.encoders import encoder_from
 from dpsrm.data.schema import Schema, read_schema, schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
 

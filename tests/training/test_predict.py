@@ -13,7 +13,7 @@ import dpsrm
 from dpsrm.cli.job import TrainingJob, run_job
 from dpsrm.core.errors import InputError, LedgerError
 from dpsrm.data import load, load_like
-from dpsrm.data.rebuild import encoder_from
+from dpsrm.data.encoders import encoder_from
 from dpsrm.training import Model, Privacy, Settings, Training, load_run
 from dpsrm.training.config import plain
 

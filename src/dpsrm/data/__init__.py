@@ -6,9 +6,8 @@ from dpsrm.data.features import ImageFeatures
 from dpsrm.data.image_folder import ImageFolder
 from dpsrm.data.load import Loaded, load, load_like
 from dpsrm.data.mapped import MappedRecords
-from dpsrm.data.records import Records, RecordSource, TreeRecords
+from dpsrm.data.records import Records, RecordSource, SparseRecords, TreeRecords, csr_tensor
 from dpsrm.data.schema import Schema, read_schema
-from dpsrm.data.sparse import SparseRecords, csr_tensor
 from dpsrm.data.stored import EncodedRecords, Reading
 from dpsrm.data.units import Picked, UnitRecords, Units
 

@@ -19,6 +19,7 @@ from dpsrm.data.records import (
     Indices,
     Records,
     RecordSource,
+    SparseRecords,
     TreeRecords,
     as_inputs,
     as_positions,
@@ -26,7 +27,6 @@ from dpsrm.data.records import (
     as_tensor,
     need_finite,
 )
-from dpsrm.data.sparse import SparseRecords
 from dpsrm.data.stored import EncodedRecords
 
 ON_DISK = (MappedRecords, EncodedRecords, ImageFolder)

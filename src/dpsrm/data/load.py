@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -15,22 +14,17 @@ from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npy, read_npz
 from dpsrm.data.arrow import SUFFIXES, ArrowRows, TableFile
 from dpsrm.data.cells import BINARY_CLASSES, Cell, Table, need_classes, parse_labels
-from dpsrm.data.encoding import HashEncoder, unit_norm
+from dpsrm.data.encoders import Encoder, Source, encode_source, encoder_for
+from dpsrm.data.encoding import unit_norm
 from dpsrm.data.features import ImageFeatures
 from dpsrm.data.identifiers import split_ids, split_unit, tell_identifiers
-from dpsrm.data.image_encoder import ImageEncoder
-from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows, read_libsvm
-from dpsrm.data.pairs import PAIRS
+from dpsrm.data.libsvm import LibsvmEncoder, SparseRows, read_libsvm
 from dpsrm.data.ranges import TargetRange
 from dpsrm.data.records import Records, need_norm, need_scale
 from dpsrm.data.schema import Schema, read_schema
-from dpsrm.data.schema_encoding import SchemaEncoder
 from dpsrm.data.stored import ArrayFile, EncodedRecords, Reading
-from dpsrm.data.tables import array_names, read_csv, read_parquet, split_target, table_of_array
+from dpsrm.data.tables import read_csv, read_parquet, split_target
 from dpsrm.data.units import Units
-
-LABEL_NAMES = ("label", "target", "y")
-"""What a user may call the label of a file that has no column names."""
 
 _UNPACK = "unpack the file first"
 _CONVERT = "convert it to .csv or .parquet, for instance with pandas"
@@ -39,9 +33,6 @@ _NOT_READ = {
     **dict.fromkeys((".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".pkl", ".sav"), _CONVERT),
 }
 """Extensions of formats that people try, and what to do."""
-
-Encoder = HashEncoder | SchemaEncoder | LibsvmEncoder | ArrayEncoder | ImageEncoder
-Source = Table | SparseRows | Arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +135,7 @@ def load(
     target = target if target is not None else (rules.target if rules else None)
     if classes is None and target_range is None and rules is not None:
         classes, target_range = rules.classes, rules.target_range
-    encoder = _encoder(source, target, schema=rules, features=features, normalise=normalise)
+    encoder = encoder_for(source, target, schema=rules, features=features, normalise=normalise)
     if isinstance(stored, TableFile) and how.keeps(4 * stored.n * encoder.features):
         (source, ids), stored = _with_ids(read_source(place), unit, place, schema=rules), None
     names, numbers = _answers(classes, target_range)
@@ -210,50 +201,6 @@ def read_source(path: Path, *, labelled: bool = True) -> Source:
     except OSError as error:
         raise InputError(f"the data must be readable; got path={str(path)!r}: {error.strerror}") from error
     return read_csv(raw) if kind in (".csv", ".tsv") else read_libsvm(raw, labelled=labelled)
-
-
-def _encoder(
-    source: Source,
-    target: str | None,
-    *,
-    schema: Schema | None,
-    features: int | str | ImageFeatures | None,
-    normalise: bool | None,
-) -> Encoder:
-    """The encoder a file needs, from public facts and the user's word."""
-    numbers = features is None or isinstance(features, int)
-    pairs = features == "pairs" and isinstance(source, Table) and schema is None
-    need(
-        features is None or pairs or isinstance(source, SparseRows if numbers else Arrays),
-        "a number of features is given for LIBSVM text only, a kind of features for an .npz file of images only, pairs "
-        "for a table without a schema only",
-        features=features,
-        remedy="leave --features out; a table's or an array's follow from its columns",
-    )
-    need(
-        isinstance(source, Table) or (schema is None and target in (None, *LABEL_NAMES)),
-        "a target column and a schema are for tables only",
-        target=target,
-        remedy="leave --target and --schema out; LIBSVM's label and an .npz file's y are the target",
-    )
-    if isinstance(source, Table):
-        table, _ = split_target(source, target)
-        scaled = normalise is not False
-        if schema is not None:
-            return SchemaEncoder(schema, normalise=scaled)
-        return HashEncoder(table.columns, normalise=scaled, pairs=PAIRS if pairs else 0)
-    if isinstance(source, SparseRows):
-        return LibsvmEncoder(
-            features=features if isinstance(features, int) else FOLD,
-            folded=features is None,
-            normalise=bool(normalise),
-        )
-    if isinstance(source, Arrays):
-        if not numbers:
-            maker = ImageFeatures(kind=features) if isinstance(features, str) else cast(ImageFeatures, features)
-            return ImageEncoder(shape=source.x.shape[1:], maker=maker)
-        return ArrayEncoder(shape=source.x.shape[1:], normalise=bool(normalise))
-    raise InputError(f"no encoder for {type(source).__name__}")
 
 
 def _answers(
@@ -323,24 +270,3 @@ def _stored_records(
 def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:
     """A source without its labels, if they are a column, and the labels."""
     return split_target(source, target) if isinstance(source, Table) else (source, source.labels)
-
-
-def encode_source(source: Source, encoder: Encoder) -> npt.NDArray[np.float32]:
-    """Features of a source without its target, by the encoder made for its kind; arrays have the columns x0, x1, …"""
-    if isinstance(source, Arrays) and isinstance(encoder, (HashEncoder, SchemaEncoder)) and _unnamed(encoder):
-        source = table_of_array(source.x, encoder.names)
-    if isinstance(source, Table) and isinstance(encoder, (HashEncoder, SchemaEncoder)):
-        return encoder.encode(source)
-    if isinstance(source, SparseRows) and isinstance(encoder, LibsvmEncoder):
-        return encoder.encode(source)
-    if isinstance(source, Arrays) and isinstance(encoder, (ArrayEncoder, ImageEncoder)):
-        return encoder.encode(source)
-    raise InputError(
-        "the file must be of the kind the model was made for; "
-        f"got {type(source).__name__} for {type(encoder).__name__}; convert one of the files"
-    )
-
-
-def _unnamed(encoder: HashEncoder | SchemaEncoder) -> bool:
-    """Whether a table's columns were those of an array, which has no names: x0, x1, …"""
-    return encoder.names == array_names(len(encoder.names))

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import need
+from dpsrm.data.encoders import encoder_from
 from dpsrm.data.ranges import TargetRange
-from dpsrm.data.rebuild import encoder_from
 from dpsrm.data.unlabelled import encode_unlabelled
 
 
