@@ -159,10 +159,15 @@ def silent(features, n=100):
 
 
 def noise(folder):
-    """What two ranks release of records without gradients: noise alone, of a small and of a large model."""
+    """What two ranks release of records without gradients: noise alone, of a small and of a large model.
+
+    If they share their memory ("sharded"), each hears only what it released itself.
+    """
     found = {}
-    for name, features, classes, steps in (("small", 30, 20, 40), ("large", 700, 100, 2)):
-        chosen = settings("sgd", "wor", steps=steps, batch=20)
+    for name, features, classes, steps in (("small", 30, 20, 40), ("large", 700, 100, 2), ("sharded", 700, 100, 2)):
+        chosen = settings(
+            "sgd", "wor", steps=steps, batch=20, performance=Performance(threads=1, sharded=name == "sharded")
+        )
 
         def work(rank, name=name, features=features, classes=classes, chosen=chosen):
             heard, module = Heard(), nn.Linear(features, classes, bias=False)
@@ -423,6 +428,10 @@ def wide():
         return nn.Linear(300, 230)
 
 
+AGAIN = ("srm wor", "sgd poisson", "disk wor", "adam")
+"""Trainings with shared memory that are made twice."""
+
+
 def sharded(folder):
     """Every method and sampling with memory shared by two ranks; then cut off and gone on with by one and by three."""
     found, data = {}, records(N, 300)
@@ -438,7 +447,7 @@ def sharded(folder):
         alone = fork_alone(lambda at=at, c=chosen: trained(at / "one", c, module=wide(), data=data), at / "a")
         pairs = [
             fork(2, lambda r, at=at, k=k, c=parts: trained(at / f"{k}-{r}", c, module=wide(), data=data), at / f"b{k}")
-            for k in range(1)
+            for k in range(2 if name in AGAIN else 1)
         ]
         found[name] = {"alone": alone, "pairs": pairs, "verified": verify(at / "0-0").ok}
 

@@ -76,6 +76,20 @@ def test_noise_is_added_once(ran, size):
     assert abs(np.corrcoef(first[0], first[1])[0, 1]) < 6 / first.shape[1] ** 0.5
 
 
+def test_noise_of_ranks_that_share_their_memory_is_added_once(ran):
+    """Each rank releases its own coordinates: together the charged σ = 2, and neither has the other's noise."""
+    first, second = (np.load(ran.folder / "noise" / name) for name in ran("noise")["sharded"]["files"])
+    assert (first.shape, second.shape) == ((2, 65536), (2, 70000 - 65536))
+    for part in (first, second, np.concatenate([first, second], axis=1)):
+        assert looks_like(part.ravel(), 2.0)
+        for factor in (2 / 3, 3 / 2, 2**0.5, 0.5**0.5):
+            assert not looks_like(part.ravel(), 2.0 * factor)
+    size = second.shape[1]
+    assert abs(np.corrcoef(first[:, :size].ravel(), second.ravel())[0, 1]) < 6 / (2 * size) ** 0.5
+    assert abs(np.corrcoef(first[0], first[1])[0, 1]) < 6 / first.shape[1] ** 0.5
+    assert abs(np.corrcoef(second[0], second[1])[0, 1]) < 6 / size**0.5
+
+
 def test_a_model_whose_noise_two_ranks_make_is_the_same_model(ran):
     found = ran("large")
     assert np.abs(np.array(found["pair"][0]["theta"]) - found["alone"]["theta"]).max() < 1e-6
@@ -181,6 +195,15 @@ def test_ranks_that_share_their_memory_are_one_process(ran, variant):
     assert np.abs(np.array(ranks[0]["theta"]) - alone["theta"]).max() < 1e-6
     assert len({rank["digest"] for rank in ranks}) == 1
     assert found["verified"]
+
+
+@pytest.mark.parametrize("variant", ["srm wor", "sgd poisson", "disk wor", "adam"])
+def test_ranks_that_share_their_memory_repeat_to_the_bit(ran, variant):
+    """Not θ only, which is float32: all bits of what each rank released."""
+    once, again = ran("sharded")["runs"][variant]["pairs"]
+    for first, second in zip(once, again, strict=True):
+        assert len(first["told"]) > 12
+        assert (first["digest"], first["told"]) == (second["digest"], second["told"])
 
 
 def test_any_number_of_ranks_goes_on_with_a_shared_memory(ran):
