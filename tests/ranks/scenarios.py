@@ -50,13 +50,18 @@ def settings(method="srm", scheme="poisson", *, steps=LONG, batch=5, every=7, **
     return Settings(**{**made, **changes})
 
 
+def here(parameter):
+    """The numbers of a parameter, or of its shard that lies on this rank."""
+    return (parameter.to_local() if hasattr(parameter, "to_local") else parameter).detach()
+
+
 def digest(module):
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in module.parameters())).hexdigest()
+    return hashlib.sha256(b"".join(here(p).numpy().tobytes() for p in module.parameters())).hexdigest()
 
 
 def flat(module):
     """All parameters, or of many some from everywhere."""
-    theta = torch.cat([p.detach().flatten() for p in module.parameters()])
+    theta = torch.cat([here(p).flatten() for p in module.parameters()])
     return theta[:: 1 + len(theta) // 300].tolist()
 
 
@@ -384,24 +389,24 @@ def kinds(folder):
     def units(rank):
         module = network(seed=rank)
         run = train(
-            module, multiclass_loss, records(), settings(privacy=promise), out=folder / f"units{here(rank)}", unit=ids
+            module, multiclass_loss, records(), settings(privacy=promise), out=folder / f"units{place(rank)}", unit=ids
         )
         return {"theta": flat(module), "head": run.head}
 
-    def here(rank):
+    def place(rank):
         return f"{os.environ.get('WORLD', 0)}-{rank}"
 
     def agd(rank):
         torch.manual_seed(0)
         return trained(
-            folder / f"agd{here(rank)}", adaptive, module=nn.Linear(6, 1), data=(records()[0], y), loss=binary_loss
+            folder / f"agd{place(rank)}", adaptive, module=nn.Linear(6, 1), data=(records()[0], y), loss=binary_loss
         )
 
     def gd(rank):
-        return trained(folder / f"gd{here(rank)}", full)
+        return trained(folder / f"gd{place(rank)}", full)
 
     def plain(rank):
-        return trained(folder / f"plain{here(rank)}", settings(privacy=None))
+        return trained(folder / f"plain{place(rank)}", settings(privacy=None))
 
     def fitted(rank):
         model = dpsrm.sklearn.PrivateLogisticRegression(epsilon=20.0, delta=1e-4, steps=20, random_state=3)
@@ -409,7 +414,7 @@ def kinds(folder):
         return {"theta": np.ravel(model.coef_).tolist()}
 
     def tiny(rank):
-        return trained(folder / f"tiny{here(rank)}", settings("sgd", batch=2, steps=20))
+        return trained(folder / f"tiny{place(rank)}", settings("sgd", batch=2, steps=20))
 
     found = {}
     for work in (units, agd, gd, plain, fitted, tiny):

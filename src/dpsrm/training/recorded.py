@@ -12,13 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from safetensors.torch import save_model
 from torch import nn
 
 from dpsrm.accounting import Guarantee
 from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.core.events import Spending
-from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import ENGINES, Engine, Way
 from dpsrm.report import publish_words
@@ -26,6 +24,7 @@ from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
 from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpoint
+from dpsrm.training.model_file import save_model
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.settings import OWN
@@ -137,7 +136,9 @@ class RecordedRun:
             asked: releases that were asked for in one's own loop: more than were made since it went back, if it did.
         """
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
-        changed = p.objective.publish(self.step.result())
+        result = self.step.result()
+        with self.strategy.together():
+            changed = p.objective.publish(result)
         if changed:
             _log.warning(
                 "%s changed while training; published is what it was at the beginning, because nobody charged for it",
@@ -152,7 +153,7 @@ class RecordedRun:
     def _publish(self, asked: int) -> tuple[Guarantee | None, str]:
         """Write model and words, close the ledger over them, destroy the key; what is proved, and the ledger's head."""
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
-        _save_model(p.objective.module, folder)
+        save_model(p.objective, folder.model)
         closing = Closing(
             released=max(self.step.airlock.releases, min(asked, self._ledger.spending.releases)),
             unit=p.settings.protected,
@@ -197,14 +198,6 @@ def _hint(folder: RunFolder, *, own: bool) -> str:
 def _name_of(chosen: Engine) -> str:
     """What settings call this engine ("auto" is none)."""
     return next(name for name, kind in ENGINES.items() if kind is type(chosen))
-
-
-def _save_model(module: nn.Module, folder: RunFolder) -> None:
-    """The module's state as safetensors, whole or not at all; parameters it shares are stored once."""
-    beside = folder.model.with_name(folder.model.name + ".part")
-    save_model(module, str(beside))
-    write_atomically(folder.model, beside.read_bytes())
-    beside.unlink()
 
 
 def _note(progress: Progress, journal: RawIOBase) -> None:
