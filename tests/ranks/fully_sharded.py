@@ -208,7 +208,9 @@ def fsdp_failures(folder):
         run = resume(out, module, multiclass_loss, data)
         return {"head": run.head}
 
-    found = {name.__name__: fork(2, name, folder / f"g-{name.__name__}") for name in (one_fails, unfailing, cut)}
+    found = {
+        name.__name__: fork(2, name, folder / f"g-{name.__name__}", timeout=90) for name in (one_fails, unfailing, cut)
+    }
     shutil.copytree(folder / "cut", folder / "cut whole")
     found["again"] = fork(2, lambda _: go_on(folder / "cut", sharded()), folder / "h")
     found["again whole"] = [fork_alone(lambda: go_on(folder / "cut whole", whole()), folder / "i")]

@@ -69,7 +69,7 @@ def spans(length: int, ranks: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Block:
+class ShardedBlock:
     """Sharded parameters that are put together at once: of one module given to `fully_shard`, frozen or trained ones.
 
     Attributes:
@@ -84,7 +84,7 @@ class Block:
     places: tuple[tuple[str, str, str], ...] = field(repr=False)
 
 
-def blocks_of(module: nn.Module) -> tuple[Block, ...]:
+def blocks_of(module: nn.Module) -> tuple[ShardedBlock, ...]:
     """The blocks of a module, in the same order on every rank; none if nothing is sharded."""
     roots = [name for name, _ in wrapped(module)]
     found: dict[tuple[str, bool], dict[str, nn.Parameter]] = {}
@@ -94,7 +94,7 @@ def blocks_of(module: nn.Module) -> tuple[Block, ...]:
             found.setdefault((home, parameter.requires_grad), {})[name] = parameter
     places = _places(module)
     return tuple(
-        Block(home, trained, held, tuple((*place, name) for name, p in held.items() for place in places[id(p)]))
+        ShardedBlock(home, trained, held, tuple((*place, name) for name, p in held.items() for place in places[id(p)]))
         for (home, trained), held in found.items()
     )
 
@@ -113,7 +113,7 @@ def _places(module: nn.Module) -> dict[int, list[tuple[str, str]]]:
 class Shards:
     """The sharded parameters of a module, and how the ranks put them together."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[ShardedBlock, ...]
     fetch: Fetch = field(repr=False)
 
     def whole(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:

@@ -12,22 +12,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from safetensors.torch import save_model
 from torch import nn
 
 from dpsrm.accounting import Guarantee
 from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.core.events import Spending
+from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
-from dpsrm.gradients import ENGINES, Engine, Way
+from dpsrm.gradients import ENGINES, Engine, Objective, Way
 from dpsrm.report import publish_words
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
 from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpoint
-from dpsrm.training.model_file import save_model
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.settings import OWN
+from dpsrm.training.sharded_file import pieces
 from dpsrm.training.step import Draw, Progress, Step
 
 T = TypeVar("T", bound=AbstractContextManager[Any])
@@ -153,7 +155,7 @@ class RecordedRun:
     def _publish(self, asked: int) -> tuple[Guarantee | None, str]:
         """Write model and words, close the ledger over them, destroy the key; what is proved, and the ledger's head."""
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
-        save_model(p.objective, folder.model)
+        _save_model(p.objective, folder)
         closing = Closing(
             released=max(self.step.airlock.releases, min(asked, self._ledger.spending.releases)),
             unit=p.settings.protected,
@@ -198,6 +200,17 @@ def _hint(folder: RunFolder, *, own: bool) -> str:
 def _name_of(chosen: Engine) -> str:
     """What settings call this engine ("auto" is none)."""
     return next(name for name, kind in ENGINES.items() if kind is type(chosen))
+
+
+def _save_model(objective: Objective, folder: RunFolder) -> None:
+    """The module's state as safetensors, whole or not at all; parameters it shares are stored once."""
+    if objective.shards is not None:
+        write_atomically(folder.model, pieces(objective))
+        return
+    beside = folder.model.with_name(folder.model.name + ".part")
+    save_model(objective.module, str(beside))
+    write_atomically(folder.model, beside.read_bytes())
+    beside.unlink()
 
 
 def _note(progress: Progress, journal: RawIOBase) -> None:

@@ -1,16 +1,13 @@
-"""The published model: a module's state as safetensors, whole or not at all; a sharded one is never whole in memory."""
+"""The published file of a module that lies in shards, as safetensors: it is whole, but never in memory."""
 
 from __future__ import annotations
 
 import json
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
-from safetensors.torch import save_model as save_whole
 
-from dpsrm.core.files import write_atomically
 from dpsrm.gradients import Objective
 from dpsrm.gradients.shards import parameters_of
 from dpsrm.training.checkpoint import bytes_of
@@ -30,18 +27,7 @@ _TYPES = {
 """What safetensors calls them."""
 
 
-def save_model(objective: Objective, path: Path) -> None:
-    """Write the state of the objective's module; parameters it shares are stored once."""
-    if objective.shards is not None:
-        write_atomically(path, _pieces(objective))
-        return
-    beside = path.with_name(path.name + ".part")
-    save_whole(objective.module, str(beside))
-    write_atomically(path, beside.read_bytes())
-    beside.unlink()
-
-
-def _pieces(objective: Objective) -> Iterator[bytes | memoryview]:
+def pieces(objective: Objective) -> Iterator[bytes | memoryview]:
     """The file, one tensor after the other: the head's length, the head, then all numbers, long types first."""
     module = objective.module
     state = {**parameters_of(module), **dict(module.named_buffers())}
