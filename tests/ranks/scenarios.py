@@ -50,13 +50,18 @@ def settings(method="srm", scheme="poisson", *, steps=LONG, batch=5, every=7, **
     return Settings(**{**made, **changes})
 
 
+def here(parameter):
+    """The numbers of a parameter, or of its shard that lies on this rank."""
+    return (parameter.to_local() if hasattr(parameter, "to_local") else parameter).detach()
+
+
 def digest(module):
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in module.parameters())).hexdigest()
+    return hashlib.sha256(b"".join(here(p).numpy().tobytes() for p in module.parameters())).hexdigest()
 
 
 def flat(module):
     """All parameters, or of many some from everywhere."""
-    theta = torch.cat([p.detach().flatten() for p in module.parameters()])
+    theta = torch.cat([here(p).flatten() for p in module.parameters()])
     return theta[:: 1 + len(theta) // 300].tolist()
 
 
@@ -159,10 +164,15 @@ def silent(features, n=100):
 
 
 def noise(folder):
-    """What two ranks release of records without gradients: noise alone, of a small and of a large model."""
+    """What two ranks release of records without gradients: noise alone, of a small and of a large model.
+
+    If they share their memory ("sharded"), each hears only what it released itself.
+    """
     found = {}
-    for name, features, classes, steps in (("small", 30, 20, 40), ("large", 700, 100, 2)):
-        chosen = settings("sgd", "wor", steps=steps, batch=20)
+    for name, features, classes, steps in (("small", 30, 20, 40), ("large", 700, 100, 2), ("sharded", 700, 100, 2)):
+        chosen = settings(
+            "sgd", "wor", steps=steps, batch=20, performance=Performance(threads=1, sharded=name == "sharded")
+        )
 
         def work(rank, name=name, features=features, classes=classes, chosen=chosen):
             heard, module = Heard(), nn.Linear(features, classes, bias=False)
@@ -379,24 +389,24 @@ def kinds(folder):
     def units(rank):
         module = network(seed=rank)
         run = train(
-            module, multiclass_loss, records(), settings(privacy=promise), out=folder / f"units{here(rank)}", unit=ids
+            module, multiclass_loss, records(), settings(privacy=promise), out=folder / f"units{place(rank)}", unit=ids
         )
         return {"theta": flat(module), "head": run.head}
 
-    def here(rank):
+    def place(rank):
         return f"{os.environ.get('WORLD', 0)}-{rank}"
 
     def agd(rank):
         torch.manual_seed(0)
         return trained(
-            folder / f"agd{here(rank)}", adaptive, module=nn.Linear(6, 1), data=(records()[0], y), loss=binary_loss
+            folder / f"agd{place(rank)}", adaptive, module=nn.Linear(6, 1), data=(records()[0], y), loss=binary_loss
         )
 
     def gd(rank):
-        return trained(folder / f"gd{here(rank)}", full)
+        return trained(folder / f"gd{place(rank)}", full)
 
     def plain(rank):
-        return trained(folder / f"plain{here(rank)}", settings(privacy=None))
+        return trained(folder / f"plain{place(rank)}", settings(privacy=None))
 
     def fitted(rank):
         model = dpsrm.sklearn.PrivateLogisticRegression(epsilon=20.0, delta=1e-4, steps=20, random_state=3)
@@ -404,7 +414,7 @@ def kinds(folder):
         return {"theta": np.ravel(model.coef_).tolist()}
 
     def tiny(rank):
-        return trained(folder / f"tiny{here(rank)}", settings("sgd", batch=2, steps=20))
+        return trained(folder / f"tiny{place(rank)}", settings("sgd", batch=2, steps=20))
 
     found = {}
     for work in (units, agd, gd, plain, fitted, tiny):
@@ -423,6 +433,10 @@ def wide():
         return nn.Linear(300, 230)
 
 
+AGAIN = ("srm wor", "sgd poisson", "disk wor", "adam")
+"""Trainings with shared memory that are made twice."""
+
+
 def sharded(folder):
     """Every method and sampling with memory shared by two ranks; then cut off and gone on with by one and by three."""
     found, data = {}, records(N, 300)
@@ -438,7 +452,7 @@ def sharded(folder):
         alone = fork_alone(lambda at=at, c=chosen: trained(at / "one", c, module=wide(), data=data), at / "a")
         pairs = [
             fork(2, lambda r, at=at, k=k, c=parts: trained(at / f"{k}-{r}", c, module=wide(), data=data), at / f"b{k}")
-            for k in range(1)
+            for k in range(2 if name in AGAIN else 1)
         ]
         found[name] = {"alone": alone, "pairs": pairs, "verified": verify(at / "0-0").ok}
 

@@ -1,40 +1,12 @@
 """Two ranks are one process: same draws, same parameters, noise once, charged before it exists, whoever stops."""
 
-import inspect
-import json
 import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-import dpsrm
-
-HERE = Path(__file__).resolve().parent
 FALSE_ALARM = 1e-8
-
-
-@pytest.fixture(scope="module")
-def ran(request, tmp_path_factory):
-    """What a scenario saw. All that the chosen tests ask for run at once, in one process of their own, which forks."""
-    folder = tmp_path_factory.mktemp("ranks")
-    tests = [item.function for item in request.session.items if item.path == request.path]
-    names = sorted({name for test in tests for name in re.findall(r'ran\("(\w+)"\)', inspect.getsource(test))})
-    paths = os.pathsep.join([str(Path(dpsrm.__file__).parents[1]), str(HERE.parent)])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, HERE / "driver.py", folder, *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600, check=False)
-    assert done.returncode == 0, done.stderr
-
-    def run(name):
-        return json.loads((folder / f"{name}.json").read_text())
-
-    run.folder = folder
-    return run
 
 
 @pytest.mark.parametrize("scheme", ["wor", "poisson"])
@@ -74,6 +46,20 @@ def test_noise_is_added_once(ran, size):
         assert looks_like(part.ravel(), 2.0)
     assert abs(np.corrcoef(first[:, :half].ravel(), first[:, half : 2 * half].ravel())[0, 1]) < 6 / first.size**0.5 * 2
     assert abs(np.corrcoef(first[0], first[1])[0, 1]) < 6 / first.shape[1] ** 0.5
+
+
+def test_noise_of_ranks_that_share_their_memory_is_added_once(ran):
+    """Each rank releases its own coordinates: together the charged σ = 2, and neither has the other's noise."""
+    first, second = (np.load(ran.folder / "noise" / name) for name in ran("noise")["sharded"]["files"])
+    assert (first.shape, second.shape) == ((2, 65536), (2, 70000 - 65536))
+    for part in (first, second, np.concatenate([first, second], axis=1)):
+        assert looks_like(part.ravel(), 2.0)
+        for factor in (2 / 3, 3 / 2, 2**0.5, 0.5**0.5):
+            assert not looks_like(part.ravel(), 2.0 * factor)
+    size = second.shape[1]
+    assert abs(np.corrcoef(first[:, :size].ravel(), second.ravel())[0, 1]) < 6 / (2 * size) ** 0.5
+    assert abs(np.corrcoef(first[0], first[1])[0, 1]) < 6 / first.shape[1] ** 0.5
+    assert abs(np.corrcoef(second[0], second[1])[0, 1]) < 6 / size**0.5
 
 
 def test_a_model_whose_noise_two_ranks_make_is_the_same_model(ran):
@@ -181,6 +167,15 @@ def test_ranks_that_share_their_memory_are_one_process(ran, variant):
     assert np.abs(np.array(ranks[0]["theta"]) - alone["theta"]).max() < 1e-6
     assert len({rank["digest"] for rank in ranks}) == 1
     assert found["verified"]
+
+
+@pytest.mark.parametrize("variant", ["srm wor", "sgd poisson", "disk wor", "adam"])
+def test_ranks_that_share_their_memory_repeat_to_the_bit(ran, variant):
+    """Not θ only, which is float32: all bits of what each rank released."""
+    once, again = ran("sharded")["runs"][variant]["pairs"]
+    for first, second in zip(once, again, strict=True):
+        assert len(first["told"]) > 12
+        assert (first["digest"], first["told"]) == (second["digest"], second["told"])
 
 
 def test_any_number_of_ranks_goes_on_with_a_shared_memory(ran):

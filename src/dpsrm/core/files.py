@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ import tomli_w
 from dpsrm.core.errors import InputError
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Put `content` at `path`: written beside it, fsynced, renamed, the folder fsynced.
+def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview], *, mode: int = 0o644) -> None:
+    """Put `content`, in one piece or in several, at `path`: written beside it, fsynced, renamed, the folder fsynced.
 
     Guarantee: at every moment, a crash included, `path` holds its old content or all of the new one.
     Edge cases: a full disk or a read-only folder raises `InputError`; the old content stays.
     """
     beside = path.with_name(path.name + ".tmp")
     try:
-        _write(beside, content, mode)
+        _write(beside, (content,) if isinstance(content, bytes) else content, mode)
         beside.replace(path)
         sync_directory(path.parent)
     except OSError as error:
@@ -33,13 +33,14 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         raise InputError(f"cannot write {path}: {error}; free some space or make the folder writable") from error
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
+def _write(path: Path, content: Iterable[bytes | memoryview], mode: int) -> None:
     """All bytes, on disk."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(handle, rest) :]
+        for piece in content:
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
         os.fsync(handle)
     finally:
         os.close(handle)

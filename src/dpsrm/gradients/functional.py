@@ -45,6 +45,11 @@ class FunctionalEngine:
     ) -> None:
         """Prepare the vectorised gradient of `objective`."""
         need(objective.way is Way.VMAP, "this engine runs each example alone by vmap", way=objective.way.value)
+        need(
+            objective.shards is None or all(block.trained for block in objective.shards.blocks),
+            "gradients by torch.func would keep the sharded frozen parameters, whole",
+            remedy='use layers that the ghost engine has rules for (docs/layers.md), or performance.engine = "loop"',
+        )
         self.objective = objective
         self.steady = steady
         on_host = next(objective.module.parameters()).device.type == "cpu"

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import IsolationError, need
+from dpsrm.gradients.shards import bare, emptied, is_sharded, local, parameters_of, part_of
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,17 @@ class Layout:
 
     @torch.no_grad()
     def write(self, module: nn.Module, vector_P: Tensor) -> None:
-        """Copy the flat vector into the module's parameters."""
-        parameters = dict(module.named_parameters())
+        """Copy the flat vector into the module's parameters; of sharded ones, this rank's part."""
+        parameters = parameters_of(module)
         for name, piece in self.split(vector_P).items():
-            parameters[name].copy_(piece)
+            mine = parameters[name]
+            local(mine).copy_(part_of(piece, mine) if is_sharded(mine) else piece)
+
+    def held_by(self, module: nn.Module, vector_P: Tensor) -> bool:
+        """Whether the module's parameters are those of the flat vector; of sharded ones, this rank's part."""
+        parameters = parameters_of(module)
+        pairs = ((parameters[name], piece) for name, piece in self.split(vector_P).items())
+        return all(torch.equal(local(p), part_of(piece, p) if is_sharded(p) else piece) for p, piece in pairs)
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, FunctionType, BuiltinFunctionType, torch.dtype)
@@ -84,7 +92,8 @@ class _Sketch:
     def of(cls, module: nn.Module) -> _Sketch:
         """Sort the module's attributes."""
         shared, empty, registered, copied = {}, {}, {}, {}
-        for name, value in module.__dict__.items():
+        kind, attributes = bare(module)
+        for name, value in attributes.items():
             if _unchanging(value):
                 shared[name] = value
             elif name in _REGISTERED:
@@ -95,7 +104,7 @@ class _Sketch:
                 copied[name] = value
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             shared["sparse"] = False  # where a gradient is taken of one vector of all parameters, it is dense
-        return cls(type(module), shared, empty, registered, copied)
+        return cls(kind, shared, empty, registered, copied)
 
 
 def _unchanging(value: Any) -> bool:
@@ -120,7 +129,8 @@ class Twins:
         need(not compiled, "a scripted module cannot be copied", remedy="give the module it was made from")
         self._maker: _Maker | None = None
         if isinstance(original, nn.Module):
-            self._maker = _Maker(_Maker(original, with_values=with_values).make(), with_values=with_values)
+            template = emptied(_Maker(original, with_values=with_values).make())
+            self._maker = _Maker(template, with_values=with_values)
         self._callable = _deep(original, {}) if self._maker is None else original
 
     def make(self) -> Callable[..., Any]:

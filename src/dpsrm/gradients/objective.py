@@ -6,7 +6,7 @@ Shapes: B examples, P trainable parameters in all.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from dpsrm.core.errors import DpsrmError, InputError, IsolationError, need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
+from dpsrm.gradients.borrowed import Borrowed
 from dpsrm.gradients.module_state import Layout, Twins
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
 from dpsrm.gradients.places import Draws
+from dpsrm.gradients.shards import Shards, is_sharded, local, parameters_of
 from dpsrm.gradients.torch_state import AutocastWatch, generators_kept, seed_generators
 
 
@@ -58,13 +60,22 @@ class Objective:
     _frozen: dict[str, Tensor] = field(repr=False, kw_only=True)
     _buffers: dict[str, Tensor] = field(repr=False, kw_only=True)
     _entry: dict[str, bytes] = field(repr=False, kw_only=True)
+    shards: Shards | None = field(default=None, kw_only=True)
 
     @classmethod
-    def of(cls, module: nn.Module, loss: PerExampleLoss | ModelLosses, *, way: Way = Way.VMAP) -> Objective:
+    def of(
+        cls,
+        module: nn.Module,
+        loss: PerExampleLoss | ModelLosses,
+        *,
+        way: Way = Way.VMAP,
+        shards: Shards | None = None,
+    ) -> Objective:
         """Check the module, fix the order of its parameters, and remember its state.
 
         Args:
             loss: a function of (outputs, targets) for batches (inputs, targets), or `ModelLosses` for any batch.
+            shards: the parameters that lie on several ranks; frozen ones are then fetched for every pass.
         """
         for name, child in module.named_modules():
             need(
@@ -76,10 +87,29 @@ class Objective:
         layout = Layout.of(module)
         function = loss.function if isinstance(loss, ModelLosses) else loss
         twins = Twins(module), Twins(function, with_values=True)
-        frozen = {name: p.detach().clone() for name, p in module.named_parameters() if name not in layout.names}
+        everything = parameters_of(module)
+        need(
+            shards is not None or not any(map(is_sharded, everything.values())),
+            "sharded parameters are put together by train, resume and make_private",
+            remedy="give the module before fully_shard",
+        )
+        fixed = {name: p for name, p in everything.items() if name not in layout.names}
+        frozen = {name: p.detach().clone() for name, p in fixed.items() if not is_sharded(p)}
         buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
-        entry = {name: _digest(value) for name, value in {**frozen, **buffers}.items()}
-        return cls(module, loss, layout, way, _twins=twins, _frozen=frozen, _buffers=buffers, _entry=entry)
+        entry = {name: _digest(value) for name, value in {**fixed, **buffers}.items()}
+        state: dict[str, Any] = {"_twins": twins, "_frozen": frozen, "_buffers": buffers, "_entry": entry}
+        return cls(module, loss, layout, way, shards=shards, **state)
+
+    def theta(self) -> Tensor:
+        """A copy of the module's trainable parameters as one flat vector, whole on every rank."""
+        return torch.cat([value.reshape(-1) for _, value in self.values(self.layout.names)])
+
+    def values(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """Parameters and buffers of the module, one after the other: sharded ones whole, one block at a time."""
+        held = {**parameters_of(self.module), **dict(self.module.named_buffers())}
+        whole = None if self.shards is None else self.shards.whole(name for name in names if is_sharded(held[name]))
+        for name in names:
+            yield name, held[name].detach() if whole is None or not is_sharded(held[name]) else next(whole)[1]
 
     def losses(self, vector_P: Tensor, batch: Batch, *, steady: bool = True) -> Tensor:
         """The B losses at the parameters `vector_P`, each example alone (under `Way.BATCH`: all in one call).
@@ -132,7 +162,10 @@ class Objective:
         if copy or self.way is not Way.VMAP:
             frozen = {name: value.clone() for name, value in frozen.items()}
         losses = losses if isinstance(self.loss, ModelLosses) else Supervised(losses)
-        return Pass(module, losses, {**frozen, **{name: value.clone() for name, value in self._buffers.items()}})
+        values = {**frozen, **{name: value.clone() for name, value in self._buffers.items()}}
+        if self.shards is None:
+            return Pass(module, losses, values)
+        return Pass(module, losses, values, Borrowed(self.shards, module).saving)
 
     @contextmanager
     def explained(self, vector_P: Tensor, batch: Batch) -> Iterator[None]:
@@ -141,7 +174,7 @@ class Objective:
         The user's own module must not be run meanwhile: a loss that does is refused.
         """
         versions = [tensor._version for tensor in leaves(batch)]
-        guard = self.module.register_forward_pre_hook(_refuse_own)
+        guard = self.module.register_forward_pre_hook(_refuse_own, prepend=True)
         try:
             yield
             unchanged = [tensor._version for tensor in leaves(batch)] == versions
@@ -153,6 +186,8 @@ class Objective:
             if self.way is Way.VMAP and examples(batch) and self._runs(vector_P, batch):
                 rule = "module and loss cannot be run on each example alone by vmap"
                 raise IsolationError(f"{rule}: {words}{_hint(words)}{_WAYS_OUT}") from error
+            if self.shards is not None and "saved tensor hooks" in words:
+                raise IsolationError(_INSIDE) from error
             shapes = ", ".join(f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in leaves(batch))
             loss = "losses(model, batch)" if isinstance(self.loss, ModelLosses) else "loss"
             raise InputError(f"the module and {loss} must take the records ({shapes}): {words}") from error
@@ -187,11 +222,11 @@ class Objective:
         Returns:
             The names of buffers and frozen parameters that somebody had changed meanwhile.
         """
-        now = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        now = {**parameters_of(self.module), **dict(self.module.named_buffers())}
         changed = [name for name, digest in self._entry.items() if name in now and _digest(now[name]) != digest]
         for name in changed:
-            kept = {**self._frozen, **self._buffers}[name]
-            if _digest(kept) != self._entry[name]:  # a pass that is not given a copy of its own may have written it
+            kept = {**self._frozen, **self._buffers}.get(name)  # of what is sharded there is no copy
+            if kept is None or _digest(kept) != self._entry[name]:  # a pass without a copy may have written it
                 raise IsolationError(f"{name} was changed while training, so it cannot be published; leave it as it is")
             now[name].copy_(kept)
         self.layout.write(self.module, vector_P)
@@ -223,6 +258,12 @@ _HINTS = {
 """What helps, by a word of torch's error."""
 
 
+_INSIDE = (
+    "a module that differentiates inside of its forward cannot borrow frozen parameters from other ranks; "
+    "leave fully_shard out"
+)
+
+
 def _hint(words: str) -> str:
     """What helps against an error of torch; empty if we do not know."""
     return next((f" ({hint})" for word, hint in _HINTS.items() if word in words), "")
@@ -243,8 +284,8 @@ def _refuse_own(*_: Any) -> None:
 
 
 def _digest(value: Tensor) -> bytes:
-    """The SHA-256 of a tensor's numbers."""
-    numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    """The SHA-256 of a tensor's numbers, or of those that lie here."""
+    numbers = local(value).cpu().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(numbers.numpy().data).digest()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -79,11 +80,15 @@ class _Whole(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """Twins of module and loss, and the values of all that is not trained: used for one pass and thrown away."""
+    """Twins of module and loss, and the values of all that is not trained: used for one pass and thrown away.
+
+    `saving` is around every forward pass: it says what autograd keeps.
+    """
 
     module: nn.Module
     losses: Callable[..., Any]
     values: dict[str, Tensor]
+    saving: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def one(self, parameters: dict[str, Tensor], one: Batch) -> Tensor:
         """The loss of one example, as a batch of one."""
@@ -96,7 +101,8 @@ class Pass:
             counts_Bk: Tensor = batch.counts.to(losses_R.dtype)
             return (losses_R.view(counts_Bk.shape) * counts_Bk).sum(1)
         by_value = {f"model.{name}": value for name, value in {**self.values, **parameters}.items()}
-        losses_B = functional_call(_Whole(self.module, self.losses), by_value, (batch,))
+        with self.saving():
+            losses_B = functional_call(_Whole(self.module, self.losses), by_value, (batch,))
         count = examples(batch)
         need(
             isinstance(losses_B, Tensor) and losses_B.shape == (count,),

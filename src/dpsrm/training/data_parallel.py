@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,11 +21,13 @@ from dpsrm.core.events import Charge, Event, Spending, event_from_json, event_to
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
 from dpsrm.gradients.query import Query, need_safe
+from dpsrm.gradients.shards import is_sharded, parameters_of
 from dpsrm.mechanisms.merge import Shares, Summed, merged_over, whole
 from dpsrm.mechanisms.wire import Wire
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Closing, Header
 from dpsrm.runs.keys import pack_key, unpack_key
+from dpsrm.training.lending import Lending
 from dpsrm.training.strategy import Replicated
 
 MOST_RANKS = 1024
@@ -35,9 +37,9 @@ MOST_RANKS = 1024
 class DataParallel(Replicated):
     """One rank among several."""
 
-    def __init__(self) -> None:
-        """Join the process group that is initialised."""
-        self._wire = Wire()
+    def __init__(self, lending: Lending | None = None) -> None:
+        """Join the process group that is initialised; `lending` has the shards of a module that is not whole here."""
+        self._wire, self._lending = Wire(), lending
         self.ranks, self.leader = self._wire.ranks, self._wire.rank == 0
         need(self.ranks <= MOST_RANKS, f"there may be at most {MOST_RANKS} ranks", ranks=self.ranks)
 
@@ -54,7 +56,8 @@ class DataParallel(Replicated):
         failure: Exception | None = None
         sums: Sequence[ClippedSum[Tensor]] = ()
         try:
-            sums = summed()
+            with self._lent():
+                sums = summed()
         except Exception as error:
             failure = error
         state = float(release), query.bound, *(_checksum(point_P) for point_P in query.points)
@@ -84,12 +87,19 @@ class DataParallel(Replicated):
 
     @torch.no_grad()
     def align(self, module: nn.Module) -> None:
-        """Rank 0's parameters and buffers, if the module is the same otherwise."""
-        state = [*module.named_parameters(), *module.named_buffers()]
-        shapes = repr([(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in state])
-        self.need_same(module=hashlib.sha256(shapes.encode()).hexdigest())
-        for _, tensor in state:
-            self._wire.same(tensor)
+        """Rank 0's parameters and buffers, if the module is the same otherwise; shards are everybody's own."""
+        self.need_alike(module)
+        for tensor in [*parameters_of(module).values(), *module.buffers()]:
+            if not is_sharded(tensor):
+                self._wire.same(tensor)
+
+    def need_alike(self, module: nn.Module) -> None:
+        """Refuse modules that do not look the same on all ranks, and shards that cannot be put together."""
+        state = [*parameters_of(module).items(), *module.named_buffers()]
+        shapes = [(name, tuple(tensor.shape), str(tensor.dtype), is_sharded(tensor)) for name, tensor in state]
+        self.need_same(module=repr(shapes) + ("" if self._lending is None else self._lending.facts()))
+        if self._lending is not None:
+            self._lending.need_supported()
 
     def need_same(self, **what: str) -> None:
         """Refuse on every rank, by name, what is not the same on all."""
@@ -111,9 +121,15 @@ class DataParallel(Replicated):
         """Whether one of the ranks wishes it."""
         return any(each[0] for each in self._wire.gather([float(wish)]))
 
-    def together(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def together(self) -> Iterator[None]:
         """A block that all ranks leave, or none."""
-        return self._wire.together()
+        with self._wire.together(), self._lent():
+            yield
+
+    def _lent(self) -> Any:
+        """A block in which shards are lent, if there are any."""
+        return nullcontext() if self._lending is None else self._lending.open()
 
 
 class _Leading:

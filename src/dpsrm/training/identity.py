@@ -88,14 +88,14 @@ def _module_bytes(objective: Objective, records: RecordSource, streams: Streams)
     """
     module, layout = objective.module, objective.layout
     yield repr((layout.names, layout.shapes, module.training)).encode()
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if name not in layout.names:
-            yield f"{name} {tensor.dtype}".encode()
-            yield bytes_of(tensor)
+    named = [name for name, _ in [*module.named_parameters(), *module.named_buffers()] if name not in layout.names]
+    for name, tensor in objective.values(named):
+        yield f"{name} {tensor.dtype}".encode()
+        yield bytes_of(tensor)
     if LinearEngine.applies(objective):
         yield repr((nn.Linear, next(module.parameters()).dtype, getattr(objective.loss, "__name__", None))).encode()
         return
-    like_P = layout.read(module)
+    like_P = objective.theta()
     probe_P = torch.from_numpy(0.1 * streams.initialisation.standard_normal(layout.size)).to(like_P)
     batch = on_device(records.take(np.arange(min(_PROBE, len(records)))), like_P.device)
     with generators_kept(), torch.no_grad():

@@ -73,7 +73,8 @@ class PrivateTraining:
         """
         step, prepared = self._run.step, self._run.prepared
         drawn = self.data_loader.take(batch)
-        untouched = torch.equal(prepared.objective.layout.read(prepared.objective.module), prepared.walk.theta)
+        untouched = prepared.objective.layout.held_by(prepared.objective.module, prepared.walk.theta)
+        untouched = not self._run.strategy.any(not untouched)
         need(untouched, "only step() may move the model's parameters", remedy="change them before make_private")
         self._asked.note(drawn.draw.release, prepared.walk.ask(), drawn.batch)
         with step.running():

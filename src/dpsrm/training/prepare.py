@@ -14,6 +14,7 @@ from dpsrm.core.isolation import Isolation
 from dpsrm.core.randomness import Streams
 from dpsrm.data import DatasetRecords, Picked, RecordSource, UnitRecords, as_records
 from dpsrm.gradients import Layout, ModelLosses, Objective, PerExampleLoss, Way, as_losses
+from dpsrm.gradients.shards import Shards
 from dpsrm.methods import (
     Method,
     NonconvexPenalty,
@@ -30,6 +31,7 @@ from dpsrm.sampling import pick_rows
 from dpsrm.sampling.draw import Indices
 from dpsrm.training.config import Settings, plain, settings_to_dict
 from dpsrm.training.defaults import chosen_for_module
+from dpsrm.training.lending import Lending
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.ranks import strategy_for
 from dpsrm.training.settings import OPTIMIZERS, OWN, Privacy
@@ -106,20 +108,23 @@ def prepare(
     planner: Callable[..., Plan] = make_plan,
     stepper: Stepper | None = None,
     unit: Any = None,
+    lending: Lending | None = None,
 ) -> Prepared:
     """Check everything that can be checked, calibrate the noise, and predict the ledger (by `planner`).
 
     Args:
         stepper: the step rule instead of the one that the settings name: somebody's own optimizer.
         unit: whose each record is, if not records but units are protected: one id per record.
+        lending: the ranks' way to each other's shards, if the module is sharded.
     """
     records, settings = by_unit(as_records(data), settings, unit)
-    objective = Objective.of(module, as_losses(loss), way=_way(settings))
+    shards = None if lending is None else Shards(lending.blocks, lending.fetch)
+    objective = Objective.of(module, as_losses(loss), way=_way(settings), shards=shards)
     need_targets(objective, records)
     need_isolated(objective, records, performance=settings.performance)
     settings = chosen_for_module(settings, len(records), objective.layout.size)
-    ranks = strategy_for(settings, objective.layout.size)
-    start_P = ranks.own(objective.layout.read(module))
+    ranks = strategy_for(settings, objective.layout.size, lending)
+    start_P = ranks.own(objective.theta())
     method, schedule, stepper = resolve(settings, objective, start_P, streams=streams, n=len(records), own=stepper)
     plan = planner(method, schedule, n=len(records), privacy=_promise(settings, schedule, n=len(records)))
     output = _output(settings, plan, streams)

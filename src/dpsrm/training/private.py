@@ -17,6 +17,7 @@ from dpsrm.core.events import Adjacency, Scheme
 from dpsrm.core.isolation import Isolation
 from dpsrm.data import RecordSource, Units, as_records
 from dpsrm.gradients import STANDARD_LOSSES, Layout, ModelLosses, PerExampleLoss
+from dpsrm.gradients.shards import is_sharded
 from dpsrm.methods import CorrectedAdam, Method, OptimizerStep, Stepper, method_class
 from dpsrm.training.asked import AskedLog
 from dpsrm.training.config import Settings
@@ -24,7 +25,7 @@ from dpsrm.training.loader import PrivateLoader, records_of
 from dpsrm.training.network_rule import network_batch, network_rate, network_steps
 from dpsrm.training.own_loop import PrivateTraining
 from dpsrm.training.prepare import prepare
-from dpsrm.training.ranks import strategy
+from dpsrm.training.ranks import lend, strategy
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.settings import OWN, Performance, Privacy, Training
 from dpsrm.training.start import begin, reopen
@@ -151,9 +152,10 @@ def make_private(
         budget=budget,
         statement=statement,
     )
-    strategy().align(model)
+    lending = lend(model)
+    strategy(lending).align(model)
     stepper, name = _stepper(optimizer, model, total or 1)
-    preparer = partial(prepare, model, _losses(losses), records, stepper=stepper, unit=unit)
+    preparer = partial(prepare, model, _losses(losses), records, stepper=stepper, unit=unit, lending=lending)
     run = _run(settings, preparer, model, out, resume=resume, overwrite=overwrite, optimizer=name)
     asked = AskedLog(run.folder.private / "asked.jsonl", run.prepared.streams, run.strategy)
     loader = PrivateLoader(run, batches=each if steps is None else steps, like=data_loader)
@@ -165,6 +167,11 @@ def _stepper(optimizer: torch.optim.Optimizer | None, model: nn.Module, steps: i
     if optimizer is None:
         rate = network_rate(steps, Layout.of(model).size)
         return CorrectedAdam(rate), {"name": "dp-adam", "lr": rate}
+    need(
+        not any(p.requires_grad and is_sharded(p) for p in model.parameters()),
+        "an optimizer of one's own moves whole parameters",
+        remedy="leave the trained ones whole: fully_shard(…, ignored_params=…); or leave optimizer out",
+    )
     values = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (bool, int, float, str))}
     return OptimizerStep.own(optimizer, model, Layout.of(model)), {"name": type(optimizer).__name__, **values}
 
@@ -241,10 +248,11 @@ def _run(
     if resume:
         if out is None:
             raise ResumeError("to resume, give the run folder as out")
-        run = reopen(Path(out), preparer, parameters=Layout.of(model).size)
+        run = reopen(Path(out), preparer, parameters=Layout.of(model).size, lending=preparer.keywords["lending"])
         if run.prepared.settings != settings:
             run.close()
             raise ResumeError("the settings must be the same as when the run began: see its config.toml")
         return run
     path = Path(out) if out is not None else Path("runs") / f"private-{datetime.now():%Y%m%d-%H%M%S-%f}"
-    return begin(settings, preparer, path, overwrite=overwrite, about={"optimizer": optimizer})
+    about = {"optimizer": optimizer}
+    return begin(settings, preparer, path, overwrite=overwrite, about=about, lending=preparer.keywords["lending"])

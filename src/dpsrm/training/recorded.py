@@ -20,7 +20,7 @@ from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.core.events import Spending
 from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
-from dpsrm.gradients import ENGINES, Engine, Way
+from dpsrm.gradients import ENGINES, Engine, Objective, Way
 from dpsrm.report import publish_words
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Closing
@@ -29,6 +29,7 @@ from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpo
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.settings import OWN
+from dpsrm.training.sharded_file import pieces
 from dpsrm.training.step import Draw, Progress, Step
 
 T = TypeVar("T", bound=AbstractContextManager[Any])
@@ -137,7 +138,9 @@ class RecordedRun:
             asked: releases that were asked for in one's own loop: more than were made since it went back, if it did.
         """
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
-        changed = p.objective.publish(self.step.result())
+        result = self.step.result()
+        with self.strategy.together():
+            changed = p.objective.publish(result)
         if changed:
             _log.warning(
                 "%s changed while training; published is what it was at the beginning, because nobody charged for it",
@@ -152,7 +155,7 @@ class RecordedRun:
     def _publish(self, asked: int) -> tuple[Guarantee | None, str]:
         """Write model and words, close the ledger over them, destroy the key; what is proved, and the ledger's head."""
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
-        _save_model(p.objective.module, folder)
+        _save_model(p.objective, folder)
         closing = Closing(
             released=max(self.step.airlock.releases, min(asked, self._ledger.spending.releases)),
             unit=p.settings.protected,
@@ -199,10 +202,13 @@ def _name_of(chosen: Engine) -> str:
     return next(name for name, kind in ENGINES.items() if kind is type(chosen))
 
 
-def _save_model(module: nn.Module, folder: RunFolder) -> None:
+def _save_model(objective: Objective, folder: RunFolder) -> None:
     """The module's state as safetensors, whole or not at all; parameters it shares are stored once."""
+    if objective.shards is not None:
+        write_atomically(folder.model, pieces(objective))
+        return
     beside = folder.model.with_name(folder.model.name + ".part")
-    save_model(module, str(beside))
+    save_model(objective.module, str(beside))
     write_atomically(folder.model, beside.read_bytes())
     beside.unlink()
 

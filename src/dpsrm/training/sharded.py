@@ -14,6 +14,7 @@ from torch import Tensor
 from dpsrm.mechanisms.merge import spread, whole
 from dpsrm.methods import Ask, Choice, Walk
 from dpsrm.training.data_parallel import DataParallel
+from dpsrm.training.lending import Lending
 
 _POINTS = 3
 """Whole vectors that are remembered: what one query asks of, at most."""
@@ -22,9 +23,9 @@ _POINTS = 3
 class Sharded(DataParallel):
     """One rank among several that share what there is to remember."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, lending: Lending | None = None) -> None:
         """Join the process group; the model has `size` trainable numbers."""
-        super().__init__()
+        super().__init__(lending)
         self._part = spread(size, self.ranks)[self._wire.rank]
 
     def own(self, vector_P: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from dpsrm.training.checkpoint import (
 )
 from dpsrm.training.config import Settings, settings_from, settings_to_dict
 from dpsrm.training.identity import identity_of, need_same, record_bytes
+from dpsrm.training.lending import Lending
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.ranks import strategy
 from dpsrm.training.recorded import RecordedRun
@@ -41,15 +42,22 @@ Preparer = Callable[[Settings, Streams], Prepared]
 
 
 def begin(
-    settings: Settings, prepare: Preparer, out: Path, *, overwrite: bool = False, about: dict[str, Any] | None = None
+    settings: Settings,
+    prepare: Preparer,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    about: dict[str, Any] | None = None,
+    lending: Lending | None = None,
 ) -> RecordedRun:
     """A new run in the folder `out`, which is held until the run is closed.
 
     Args:
         prepare: checks everything and plans; called before anything is written.
         about: further public facts for config.toml.
+        lending: the ranks' way to each other's shards, if the module is sharded.
     """
-    ranks = strategy()
+    ranks = strategy(lending)
     streams = ranks.streams(Streams.choose(settings.seed))
     with ranks.together():
         prepared = prepare(settings, streams)
@@ -99,14 +107,15 @@ def _opened(
     return held.enter_context(Ledger(folder.ledger, header)), pack_checkpoint(first, streams)
 
 
-def reopen(path: Path, prepare: Preparer, *, parameters: int) -> RecordedRun:
+def reopen(path: Path, prepare: Preparer, *, parameters: int, lending: Lending | None = None) -> RecordedRun:
     """An interrupted run where its last checkpoint stood, with the folder held; `ResumeError` if it cannot be.
 
     Args:
         prepare: as in `begin`; it must lead to the very same run.
         parameters: how many numbers the module trains, which limits the size of a checkpoint.
+        lending: as in `begin`.
     """
-    ranks, folder = strategy(), RunFolder(path)
+    ranks, folder = strategy(lending), RunFolder(path)
     with ExitStack() as held:
         with ranks.together():
             own, packed = _found(folder, held, parameters) if ranks.leader else (None, b"")

@@ -62,6 +62,10 @@ class Strategy(Protocol):
         """Give the module the leader's parameters and buffers."""
         ...
 
+    def need_alike(self, module: nn.Module) -> None:
+        """Refuse to go on unless the module looks the same to all processes."""
+        ...
+
     def need_same(self, **what: str) -> None:
         """Refuse to go on unless all processes say the same."""
         ...
@@ -170,6 +174,9 @@ class OneProcess(Replicated):
 
     def align(self, module: nn.Module) -> None:
         """Nothing to do."""
+
+    def need_alike(self, module: nn.Module) -> None:
+        """Nothing to compare."""
 
     def need_same(self, **what: str) -> None:
         """Nothing to compare."""

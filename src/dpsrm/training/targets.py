@@ -103,7 +103,7 @@ def _outputs(objective: Objective, records: Records | SparseRecords | MappedReco
     inputs, _ = on_device(records.take(np.array([0])), next(objective.module.parameters()).device)
     with torch.no_grad(), generators_kept():
         run = objective.ready(copy=True)
-        outputs = run.outputs(objective.layout.split(objective.layout.read(objective.module)), inputs)
+        outputs = run.outputs(objective.layout.split(objective.theta()), inputs)
     return int(outputs.shape[-1])
 
 
@@ -183,7 +183,7 @@ def need_isolated(objective: Objective, records: RecordSource, *, performance: P
         found=rules,
         remedy='use performance.engine = "loop", or generate_vmap_rule = True instead of that rule',
     )
-    theta_P = objective.layout.read(objective.module)
+    theta_P = objective.theta()
     first, last = (on_device(records.take(np.array([at])), theta_P.device) for at in (0, len(records) - 1))
     objective.refuse_memory(theta_P, first, last)
     written = objective.discarded(theta_P, first)

@@ -15,7 +15,7 @@ from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
 from dpsrm.training.ahead import ReadAhead
 from dpsrm.training.config import Settings
 from dpsrm.training.prepare import prepare
-from dpsrm.training.ranks import strategy
+from dpsrm.training.ranks import lend, strategy
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.start import begin, reopen
 from dpsrm.training.step import Progress
@@ -60,9 +60,11 @@ def train(
     settings.privacy is given and no seed was. A callback that stops the run by looking at private records makes a
     choice that the certificate does not cover.
     """
-    strategy().align(module)
-    preparer = partial(prepare, module, loss, data, unit=unit)
-    return _to_the_end(begin(settings, preparer, Path(out), overwrite=overwrite, about=about), callbacks)
+    lending = lend(module)
+    strategy(lending).align(module)
+    preparer = partial(prepare, module, loss, data, unit=unit, lending=lending)
+    run = begin(settings, preparer, Path(out), overwrite=overwrite, about=about, lending=lending)
+    return _to_the_end(run, callbacks)
 
 
 def resume(
@@ -93,8 +95,10 @@ def resume(
     destroyed, is destroyed). So is one in whose folder a process trains, and one of one's own loop: `make_private`
     with resume=True goes on with that.
     """
-    found = reopen(Path(run), partial(prepare, module, loss, data, unit=unit), parameters=Layout.of(module).size)
-    return _to_the_end(found, callbacks)
+    lending = lend(module)
+    strategy(lending).need_alike(module)
+    preparer = partial(prepare, module, loss, data, unit=unit, lending=lending)
+    return _to_the_end(reopen(Path(run), preparer, parameters=Layout.of(module).size, lending=lending), callbacks)
 
 
 def _to_the_end(run: RecordedRun, callbacks: Sequence[Callback]) -> Run:
