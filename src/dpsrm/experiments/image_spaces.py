@@ -82,8 +82,8 @@ _FEATURES = _Grid(
 _WIDE_FEATURES = replace(
     _FEATURES,
     schedule={
-        "batch": [2048, 4096, 8192],
-        "epochs": [10.0, 20.0, 40.0],
+        "batch": [4096, 8192, 16384],
+        "epochs": [20.0, 40.0, 80.0],
         "learning_rate": [150.0, 300.0, 450.0, 600.0, 900.0],
     },
     first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 1},
