@@ -257,6 +257,7 @@ class Step:
             index = self.strategy.index(index)
             p.walk.tell(torch.tensor(index, device=p.walk.theta.device), std=0.0)
         elif isinstance(ask, Ask):
+            self._heard = None  # its memory is free for the next
             total = self._total(ask, drawn, batch)
             if ask.rho is None:
                 s = p.plan.noise_multiplier
