@@ -1,6 +1,10 @@
 """Long vectors: computed block by block, to the bits of the whole."""
 
 import gc
+import os
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -70,3 +74,30 @@ def test_the_other_devices_allocators_are_left_alone():
     like = torch.empty(1, device="meta")
     assert empty(SIZE, like).device.type == "meta"
     assert not torch_state._long(10**9, like)
+
+
+_FAULTS = """
+import resource, sys, torch
+from dpsrm.gradients.torch_state import heap_kept
+torch.set_num_threads(1)
+if sys.argv[1] == "kept":
+    heap_kept()
+for _ in range(6):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    arrays = [torch.zeros(2**20) for _ in range(10)]
+    arrays.clear()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's way")
+def test_freed_memory_is_kept_from_step_to_step():
+    """Ten arrays of 4 MB are ten thousand pages, asked for in every round unless the heap keeps them."""
+
+    def faults(how):
+        command = [sys.executable, "-c", _FAULTS, how]
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+        return int(subprocess.run(command, capture_output=True, text=True, check=True, env=plain).stdout)
+
+    assert faults("kept") < 100
+    assert faults("given back") > 5000

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -89,6 +90,16 @@ def generators_kept() -> Iterator[None]:
         yield
     finally:
         set_rng_states(states)
+
+
+@lru_cache(maxsize=1)
+def heap_kept() -> None:
+    """Let the C library keep up to 64 MB of what is freed, instead of giving it back in the middle of every step.
+
+    glibc keeps twice the largest array that it has seen freed, if that had at most 32 MB: here it sees one, which is
+    never touched. Other libraries, and a glibc that was told a threshold, go on as they are.
+    """
+    torch.empty(2**25 - 2**16, dtype=torch.uint8, device="cpu")
 
 
 _BLOCK = 2**16
