@@ -13,7 +13,7 @@ from dpsrm.gradients import FunctionalEngine, GhostEngine, LoopEngine, Objective
 from dpsrm.gradients.ghost.blocks import RowsBlock
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.rounding import CHUNKED, chunk, gamma, most_spread
-from dpsrm.gradients.ghost.terms import Lookup, Outer
+from dpsrm.gradients.ghost.terms import Lookup, Order, Outer
 from dpsrm.gradients.ghost.tied import TiedBlock
 from dpsrm.gradients.query import MARGIN, need_few
 
@@ -235,3 +235,32 @@ def test_tied_norms_that_are_taken_again():
     again, first = block.precise({(0, 0): 1.0}, torch.arange(4)), block.measure({(0, 0): 1.0})
     assert torch.allclose(again, exact, rtol=1e-6)
     assert bool(((first.square_B - exact).abs() <= first.doubt_B + 1e-6 * exact).all())
+
+
+@pytest.mark.parametrize("order", [None, Order(5, 8)], ids=["rows", "windows"])
+def test_products_added_some_outputs_at_a_time(monkeypatch, order):
+    """The tiles of a large layer: every output once, the last tile shorter, in the order of the parameter."""
+    draw = torch.Generator().manual_seed(0)
+    outers = [Outer(torch.randn(7, 1, 40, generator=draw), torch.randn(7, 1, 23, generator=draw)) for _ in range(2)]
+    weights = {atom: torch.rand(7, generator=draw, dtype=torch.float64) for atom in ((0, 0), (0, 1))}
+    block = OuterBlock(outers, [(0, 0), (0, 1)], order)
+    rows = {atom: exact_rows(block, atom) for atom in weights}
+    exact = sum(w_B @ rows[atom] for atom, w_B in weights.items())
+    for tile in (1, 40, 5 * 40 + 3, 2**21):
+        monkeypatch.setattr("dpsrm.gradients.ghost.products._TILE", tile)
+        total = torch.ones(23 * 40, dtype=torch.float64)
+        assert block.add(weights, total, loose_B=torch.zeros(7, dtype=torch.bool)) == 1
+        assert torch.allclose(total - 1, (order or Order())(exact), rtol=0, atol=1e-12)
+
+
+def test_a_large_model_is_run_in_few_pieces(monkeypatch):
+    """As many numbers are recorded at once as there are parameters: each piece goes through all of these."""
+    monkeypatch.setattr("dpsrm.gradients.ghost.engine._CACHED", 100)
+    seen = []
+    real = GhostEngine._add
+    monkeypatch.setattr(
+        GhostEngine, "_add", lambda self, tally, batch, n: seen.append(n) or real(self, tally, batch, n)
+    )
+    objective = Objective.of(nn.Linear(30, 30, bias=False), _squared)
+    GhostEngine(objective)(one_part(objective, 1.0), (torch.randn(60, 30), torch.randn(60)))
+    assert seen == [15] * 4, "900 parameters, 60 numbers of each example"

@@ -138,7 +138,11 @@ def _parameter_row(size: int, batch: int, rounds: int) -> dict[str, Any]:
     x, y = torch.randn(4 * batch, inputs), torch.randint(0, 10, (4 * batch,))
     step, _ = _step(module, (x, y), batch)
     count = step.prepared.objective.layout.size
-    plain = partial(_plain_passes, module, x[:batch], y[:batch])
+
+    def plain() -> None:
+        drawn = len(step.draw().indices)  # as many records as the step will look at
+        _plain_passes(module, x[:drawn], y[:drawn])
+
     with step.running():
         step()  # at the first step both points are one
         quiet(plain)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.gradients.query import Excess, Query, need_few, part_factors, refuse_excess
+from dpsrm.gradients.torch_state import zeros
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Tally:
     def total_P(self) -> Tensor:
         """The sum so far; made when something is added, because passes need their memory before."""
         like_P = self.query.points[0]
-        return torch.zeros(len(like_P), dtype=torch.float64, device=like_P.device)
+        return zeros(len(like_P), like_P, dtype=torch.float64)
 
     def add(self, gradients: Sequence[Tensor], losses_B: Tensor, *, real: int) -> None:
         """Add a piece of the batch: one (B, P) tensor of per-example gradients for each of the query's points.

@@ -1,13 +1,15 @@
-"""What torch keeps for all its code, as a run needs it and put back afterwards: precision, and generators.
+"""What torch keeps for all its code, as a run needs it: precision and generators, put back afterwards, and memory.
 
 Sums are proved for ordinary float32 and float64: nothing shorter may compute them, and no layer that is trained.
 Autocast and TF32 round float32 products to 8 or 11 bits, far outside the margin (docs/decisions/rounding.md).
+Vectors as long as a large model are made of memory that is used again (docs/decisions/long-vectors.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dpsrm.core.errors import need
+from dpsrm.core.reused import LONG, buffer
 
 
 @contextmanager
@@ -87,3 +90,72 @@ def generators_kept() -> Iterator[None]:
         yield
     finally:
         set_rng_states(states)
+
+
+@lru_cache(maxsize=1)
+def heap_kept() -> None:
+    """Let the C library keep up to 64 MB of what is freed, instead of giving it back in the middle of every step.
+
+    glibc keeps twice the largest array that it has seen freed, if that had at most 32 MB: here it sees one, which is
+    never touched. Other libraries, and a glibc that was told a threshold, go on as they are.
+    """
+    torch.empty(2**25 - 2**16, dtype=torch.uint8, device="cpu")
+
+
+_BLOCK = 2**16
+"""Numbers of a long vector that are computed at once: what is computed in between stays in the cache."""
+
+
+def empty(size: int, like: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """`size` numbers of no particular value, on the device of `like`.
+
+    >>> empty(3, torch.zeros(1), dtype=torch.float64).dtype
+    torch.float64
+    """
+    dtype = dtype or like.dtype
+    if not _long(size, like):
+        return torch.empty(size, dtype=dtype, device=like.device)
+    return torch.from_numpy(buffer(size * dtype.itemsize)).view(dtype)
+
+
+def zeros(size: int, like: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """`size` zeros, on the device of `like`."""
+    return empty(size, like, dtype=dtype).zero_()
+
+
+def copied(vector: Tensor) -> Tensor:
+    """A copy of a vector."""
+    return empty(len(vector), vector).copy_(vector)
+
+
+def elementwise(function: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:
+    """function(first, *others) for a function that treats every coordinate by itself, of vectors of one length.
+
+    >>> elementwise(torch.add, torch.ones(2), torch.ones(2))
+    tensor([2., 2.])
+    """
+    if not _long(len(first), first):
+        return function(first, *others)
+    vectors = [torch.split(vector, _BLOCK) for vector in (first, *others)]
+    found: Tensor | None = None
+    for at, block in enumerate(zip(*vectors, strict=True)):
+        value = function(*block)
+        if found is None:
+            found = empty(len(first), first, dtype=value.dtype)
+        found[at * _BLOCK : at * _BLOCK + len(value)] = value
+    assert found is not None
+    return found
+
+
+def add_to(total: Tensor, more: Tensor) -> None:
+    """total += more, without a whole copy of `more` in the type of `total`."""
+    if not _long(len(more), more) or more.dtype is total.dtype:
+        total += more
+        return
+    for into, block in zip(torch.split(total, _BLOCK), torch.split(more, _BLOCK), strict=True):
+        into += block
+
+
+def _long(size: int, like: Tensor) -> bool:
+    """Whether so many numbers on the device of `like` are worth the trouble."""
+    return size * like.dtype.itemsize >= LONG and like.device.type == "cpu"

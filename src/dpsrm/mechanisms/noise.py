@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.core.randomness import block_states
+from dpsrm.core.reused import buffer
 from dpsrm.core.secret import Coordinates
 from dpsrm.mechanisms.normals import fill_normals
 
@@ -52,7 +53,7 @@ def gaussian_noise(std: float, size: int | Coordinates, stream: np.random.Genera
 def _large(part: Coordinates, stream: np.random.Generator) -> npt.NDArray[np.float64]:
     """A standard normal for each coordinate, block by block; the stream then stands behind all blocks of the vector."""
     need(part.begin % LARGE == 0 or not part.size, "noise begins with a block", begin=part.begin)
-    found, last = np.empty(part.size), -(-part.of // LARGE)
+    found, last = buffer(8 * part.size).view(np.float64), -(-part.of // LARGE)
     for block, _ in enumerate(block_states(stream, 0, last)):
         begin, end = (min(max(at * LARGE, part.begin), part.end) for at in (block, block + 1))
         if end > begin:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.gradients import Layout
+from dpsrm.gradients.torch_state import elementwise
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Regulariser = Callable[[Tensor], Tensor]
@@ -79,7 +80,7 @@ class ConstantStep(_Memoryless):
 
     def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One step."""
-        return torch.sub(theta_P, direction_P.to(theta_P.dtype), alpha=self.rate)
+        return elementwise(lambda here, v: torch.sub(here, v.to(here.dtype), alpha=self.rate), theta_P, direction_P)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class AdaptiveStep(_Memoryless):
         norm = float(torch.linalg.vector_norm(direction_P))
         longest = 1 / (2 * self.n0 * self.smoothness)
         rate = min(self.zeta / (self.n0 * self.smoothness * norm), longest) if norm > 0 else longest
-        return theta_P - (rate * direction_P).to(theta_P.dtype)
+        return elementwise(lambda here, v: here - (rate * v).to(here.dtype), theta_P, direction_P)
 
 
 class OptimizerStep(Unpenalised):
@@ -177,10 +178,11 @@ class OptimizerStep(Unpenalised):
     def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One optimizer step."""
         pieces = self._layout.split(theta_P)
-        slopes = self._layout.split(direction_P.to(theta_P.dtype))
+        own_P = elementwise(lambda v: v.to(theta_P.dtype, copy=True), direction_P)  # optimizers may write into it
+        slopes = self._layout.split(own_P)
         for name, leaf in self._leaves.items():
             leaf.copy_(pieces[name])
-            leaf.grad = slopes[name].clone()
+            leaf.grad = slopes[name]
         self._optimizer.step()
         for leaf in self._leaves.values():
             leaf.grad = None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need
+from dpsrm.gradients.torch_state import elementwise
 from dpsrm.methods.method import Ask, Choice, Schedule
 from dpsrm.methods.steps import Stepper
 
@@ -57,8 +58,10 @@ class DirectionWalk(ABC):
     def mix(self, released: Tensor, std: float) -> None:
         """The direction and its noise, with the release in them."""
         keep, gain = self.weights()
-        fresh = released if gain == 1 else gain * released
-        self.direction = fresh if keep == 0 else torch.add(fresh, self.direction, alpha=keep)
+        fresh = released if gain == 1 else elementwise(lambda new: gain * new, released)
+        if keep != 0:
+            fresh = elementwise(lambda new, old: torch.add(new, old, alpha=keep), fresh, self.direction)
+        self.direction = fresh
         self.std = math.hypot(keep * self.std, gain * std)
 
     def distance(self) -> float:

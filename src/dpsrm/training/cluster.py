@@ -28,9 +28,9 @@ class Rates:
     """
 
     flops: float = 6e10
-    overhead: float = 2.1
+    overhead: float = 1.2
     normal: float = 9e-9
-    stream: float = 2.2e9
+    stream: float = 7.8e9
     bandwidth: float = 1.25e9
     latency: float = 1e-4
 

@@ -21,6 +21,7 @@ from dpsrm.core.events import Spending
 from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import ENGINES, Engine, Objective, Way
+from dpsrm.gradients.torch_state import copied
 from dpsrm.report import publish_words
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.entries import Closing
@@ -100,7 +101,7 @@ class RecordedRun:
         if progress is None:
             return None
         _note(progress, self._journal)
-        return replace(progress, theta=progress.theta.clone(), direction=progress.direction.clone())
+        return replace(progress, theta=copied(progress.theta), direction=copied(progress.direction))
 
     def checkpoint(self) -> Checkpoint:
         """Where the run stands."""

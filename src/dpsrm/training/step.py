@@ -15,7 +15,7 @@ from dpsrm.core.events import Sampling, Spending
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.data import Picked
 from dpsrm.gradients import Batch, engine
-from dpsrm.gradients.torch_state import full_precision, generators_kept
+from dpsrm.gradients.torch_state import full_precision, generators_kept, heap_kept
 from dpsrm.mechanisms import Airlock, zcdp_multiplier
 from dpsrm.methods import Ask, Choice, Walk
 from dpsrm.runs.book import Book
@@ -167,6 +167,7 @@ class Step:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Use the run's number of threads and full precision, and leave torch's own generators as they are."""
+        heap_kept()
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         try:
@@ -257,6 +258,7 @@ class Step:
             index = self.strategy.index(index)
             p.walk.tell(torch.tensor(index, device=p.walk.theta.device), std=0.0)
         elif isinstance(ask, Ask):
+            self._heard = None  # its memory is free for the next
             total = self._total(ask, drawn, batch)
             if ask.rho is None:
                 s = p.plan.noise_multiplier

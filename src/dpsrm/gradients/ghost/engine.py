@@ -34,7 +34,8 @@ from dpsrm.gradients.torch_state import rng_states, set_rng_states
 _log = logging.getLogger(__name__)
 _CACHED, _MOST, _FEW, _ON_GPU = 2**21, 2**25, 16, 2**27
 """Numbers recorded at once per point: about 8 MB of float32, so that they stay in the cache; up to 128 MB only to keep
-pieces of a few examples together, because the parameters are read once per piece; 512 MB on a GPU."""
+pieces of a few examples together, or if the parameters are as many, because these are read, and the sum is gone
+through, once per piece; 512 MB on a GPU."""
 _WRITTEN = 2**25
 """Numbers of written-out gradients at once per point: 128 MB of float32."""
 
@@ -85,7 +86,7 @@ class GhostEngine:
         self.max_physical_batch = max_physical_batch
         self.steady, self._expected = steady, expected
         on_host = next(objective.module.parameters()).device.type == "cpu"
-        self._cached = _CACHED if on_host else _ON_GPU
+        self._cached = max(_CACHED, min(_MOST, objective.layout.size)) if on_host else _ON_GPU
         self._notice = notice
         self._looks: dict[tuple[torch.Size, ...], Look] = {}
         self._sizes: dict[tuple[torch.Size, ...], int] = {}

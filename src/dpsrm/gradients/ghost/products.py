@@ -22,8 +22,12 @@ from dpsrm.gradients.ghost.blocks import Measure
 from dpsrm.gradients.ghost.mixture import Atom, Combination
 from dpsrm.gradients.ghost.rounding import WIDE, at_once, chunk, gamma, most_spread, tiny
 from dpsrm.gradients.ghost.terms import Order, Outer, same
+from dpsrm.gradients.torch_state import add_to, empty
 
 _ZERO = torch.zeros((), dtype=torch.float64)
+
+_TILE = 2**21
+"""Numbers of a float64 product held at once: 16 MB."""
 
 _SUMS = 2**22
 """Numbers of chunks' sums held at once: 16 MB of float32."""
@@ -152,9 +156,21 @@ class OuterBlock:
         starts = range(0, len(next(iter(scaled.values()))), size)
         for start in starts:
             cut = slice(start, start + size)
-            factors = (_flat(self.left[left][cut], right_BTO[cut]) for left, right_BTO in scaled.items())
-            total_P += self.order(sum((right_NO.T @ left_NI for left_NI, right_NO in factors), _ZERO).flatten())
+            self._add_products([_flat(self.left[left][cut], x_BTO[cut]) for left, x_BTO in scaled.items()], total_P)
         return len(starts)
+
+    def _add_products(self, factors: Sequence[tuple[Tensor, Tensor]], total_P: Tensor) -> None:
+        """Add the sum of all products, some outputs at a time: a large layer's would need memory of their own."""
+        inputs, outputs = factors[0][0].shape[1], factors[0][1].shape[1]
+        each = min(outputs, max(1, _TILE // max(1, inputs)))
+        memory = [empty(each * inputs, total_P).view(each, inputs) for _ in factors[:2]]
+        for at in range(0, outputs, each):
+            tiles = [tile_OI[: outputs - at] for tile_OI in memory]
+            for k, (left_NI, right_NO) in enumerate(factors):
+                torch.mm(right_NO[:, at : at + each].T, left_NI, out=tiles[min(k, 1)])
+                if k:
+                    tiles[0] += tiles[1]
+            total_P[at * inputs : (at + each) * inputs] += self.order(tiles[0].flatten())
 
     def _add_chunks(self, weights: dict[Atom, Tensor], total_P: Tensor) -> int:
         """Add `chunk` examples at a time; a chunk's sum over all left factors is added in float64."""
@@ -170,7 +186,7 @@ class OuterBlock:
                     torch.bmm(right_CON, left_CNI) if sums_COI is None else sums_COI.baddbmm_(right_CON, left_CNI)
                 )
             for sum_OI in () if sums_COI is None else sums_COI:
-                total_P += self.order(sum_OI.flatten())
+                add_to(total_P, self.order(sum_OI.flatten()))
                 additions += 1
         return additions
 

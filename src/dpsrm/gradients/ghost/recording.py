@@ -15,6 +15,7 @@ from dpsrm.gradients.ghost.recorder import AnyCall, Recorder
 from dpsrm.gradients.ghost.terms import Term
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.passes import Pass, for_each
+from dpsrm.gradients.torch_state import copied
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def record(
         first: what another point recorded: inputs that are the same there are kept once.
     """
     with torch.enable_grad(), objective.explained(point_P, batch):
-        parameters = {name: p.detach().requires_grad_() for name, p in objective.parameters(point_P).items()}
+        own = objective.layout.split(copied(point_P))  # what a module writes into its parameters is lost
+        parameters = {name: p.detach().requires_grad_() for name, p in own.items()}
         recorder = Recorder(parameters, batch=_sizes(batch) if objective.way is Way.BATCH else None)
         losses_B = _losses(objective.ready(), parameters, recorder, batch, steady=steady)
         leaks = _backward(recorder, losses_B) if losses_B.requires_grad else ()
