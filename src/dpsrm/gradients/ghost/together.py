@@ -44,6 +44,13 @@ def _four(x: Tensor) -> Tensor:
     return x.flatten(0, -4) if x.dim() > 3 else x.unsqueeze(1)
 
 
+def _like(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """A mask with all dimensions of the scores; one that serves all heads is not written out for each."""
+    heads = mask.shape[-3] if mask.dim() > 2 else 1
+    between = (heads,) if query.dim() > 2 else ()
+    return mask.expand(*query.shape[:-3], *between, query.shape[-2], key.shape[-2])
+
+
 def attention(
     example: Tensor,
     query: Tensor,
@@ -65,7 +72,7 @@ def attention(
             )
     tensors = [query, key, value]
     if attn_mask is not None:
-        tensors.append(attn_mask.expand(*query.shape[:-1], key.shape[-2]))
+        tensors.append(_like(attn_mask, query, key))
     together = _Attention(attn_mask is not None, settings)
     mixed = show(together, example, *tensors)
     return mixed if together.done else show(together, example, *(spread(t, example) for t in tensors))
