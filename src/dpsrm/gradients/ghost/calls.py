@@ -48,6 +48,11 @@ class Call(Tapped):
         self.x, self.version, self.rooted, self.shape = x.detach(), x._version, not x.requires_grad, output.shape
         return tap(output, self.seed, self)
 
+    def kept(self, x: Tensor, output: Tensor) -> None:
+        """Remember input and output of all examples, as vmap handed them out at the end of the pass."""
+        self.x, self.version, self.rooted, self.shape = x.detach(), x._version, not x.requires_grad, output.shape
+        self.place = get_gradient_edge(output) if output.requires_grad else None
+
     def share(self, first: Call) -> None:
         """Use the first point's input if this one does not depend on the parameters, and is equal."""
         if self.rooted and self.x is not None and first.x is not None and torch.equal(self.x, first.x):

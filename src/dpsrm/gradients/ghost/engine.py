@@ -21,6 +21,7 @@ from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost.assemble import agree, blocks
 from dpsrm.gradients.ghost.blocks import Block, Measure
+from dpsrm.gradients.ghost.kept import NotKeptError
 from dpsrm.gradients.ghost.lengths import Length, lengths, measure_parts
 from dpsrm.gradients.ghost.look import Look, look, need_rules
 from dpsrm.gradients.ghost.mixture import Mixture
@@ -90,10 +91,26 @@ class GhostEngine:
         self._notice = notice
         self._looks: dict[tuple[torch.Size, ...], Look] = {}
         self._sizes: dict[tuple[torch.Size, ...], int] = {}
+        self._show_all = False
         self._functional: FunctionalEngine | None = None
 
     def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
-        """The clipped sum of `query` over the batch."""
+        """The clipped sum of `query` over the batch.
+
+        Should a pass use its tensors in another way than the first look saw, which takes a module that is another one
+        in every pass, the sum begins anew, and all calls are shown from then on.
+        """
+        state = rng_states()
+        try:
+            return self._sum(query, batch)
+        except NotKeptError:
+            self._looks = {shape: replace(found, shown=None) for shape, found in self._looks.items()}
+            self._show_all, self._sizes = True, {}
+            set_rng_states(state)
+            return self._sum(query, batch)
+
+    def _sum(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
+        """The clipped sum."""
         tally = Tally.empty(query, steady=self.steady and not isinstance(batch, Ragged))
         draws = Draws(steady=tally.steady)
         for group in groups(batch):
@@ -155,6 +172,7 @@ class GhostEngine:
         found = self._looks.get(shapes(batch))
         if found is None:
             found = look(self.objective, query.points[0], as_batch(example(batch, 0)))
+            found = replace(found, shown=None) if self._show_all else found
             if found.reason and not any(other.reason for other in self._looks.values()):
                 self._notice(f"torch.func computes every gradient, more slowly, because of {found.reason}")
             if not found.reason and self.max_physical_batch is None:
@@ -209,7 +227,8 @@ class GhostEngine:
         for point_P in query.points:
             set_rng_states(state)
             first = recordings[0] if recordings else None
-            recordings.append(record(self.objective, point_P, batch, steady=steady, first=first))
+            shown = self._look(query, batch).shown
+            recordings.append(record(self.objective, point_P, batch, steady=steady, first=first, shown=shown))
         return recordings
 
     def _compare(self, query: Query, batch: Batch, losses: Sequence[Tensor], measures: Sequence[Measure]) -> None:

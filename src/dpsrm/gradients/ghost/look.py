@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dpsrm.core.errors import DpsrmError, IsolationError
 from dpsrm.gradients.batch import Batch
-from dpsrm.gradients.ghost.recording import record
+from dpsrm.gradients.ghost.kept import NotKeptError, Shown
+from dpsrm.gradients.ghost.recording import Recording, record
 from dpsrm.gradients.ghost.terms import Rows
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.torch_state import rng_states, set_rng_states
@@ -22,6 +23,7 @@ from dpsrm.gradients.torch_state import rng_states, set_rng_states
 class Look:
     """Whether the module can be recorded; `reason` says why not, and is empty if it can.
 
+    `shown` are the calls that must be shown while they run (see kept.py); None: all.
     `numbers` is how many numbers one recorded example keeps alive at one point, `rows` how many its written-out
     gradients have: of what is derived from parameters, copied for each example, or summed over positions.
     """
@@ -29,13 +31,14 @@ class Look:
     reason: str = ""
     numbers: int = 0
     rows: int = 0
+    shown: Shown = None
 
 
 def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
     """Record one example and see what leaks."""
     state = rng_states()
     try:
-        first = record(objective, point_P, one)
+        first, shown = _first(objective, point_P, one)
         if first.leaks:
             need_rules(objective, first.leaks)
             return Look(f"no rule for the use of {', '.join(first.leaks)}")
@@ -53,7 +56,20 @@ def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
     finally:
         set_rng_states(state)
     written = [found for found in terms.values() if any(isinstance(term, Rows) for term in found)]
-    return Look(numbers=first.numbers, rows=sum(found[0].rows().shape[1] for found in written))
+    return Look(numbers=first.numbers, rows=sum(found[0].rows().shape[1] for found in written), shown=shown)
+
+
+def _first(objective: Objective, point_P: Tensor, one: Batch) -> tuple[Recording, Shown]:
+    """A first recording, with as few calls shown as can be."""
+    shown: Shown = frozenset()
+    for _ in range(2):
+        try:
+            return record(objective, point_P, one, shown=shown), shown
+        except NotKeptError as error:
+            shown = error.keys
+        except Exception:  # what is wrong is said of a recording in which all calls are shown
+            break
+    return record(objective, point_P, one), None
 
 
 def _short(error: Exception) -> str:

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from dpsrm.gradients.ghost.calls import Call, Copied, Key
 from dpsrm.gradients.ghost.derived import RANDOM, Derived
+from dpsrm.gradients.ghost.kept import Kept, Shown
 from dpsrm.gradients.ghost.rules import RULES
 from dpsrm.gradients.ghost.tap import NestedError, depend, show, spread
 from dpsrm.gradients.ghost.together import TOGETHER
@@ -31,9 +32,15 @@ _BACKWARD = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward
 class Recorder(TorchFunctionMode):
     """Sees every function of torch that is called, and records those that use a watched tensor."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], *, batch: tuple[int, int] | None) -> None:
-        """Watch `parameters`; `batch`: how many examples of how many rows are run in one call, None if under vmap."""
+    def __init__(self, parameters: Mapping[str, Tensor], *, batch: tuple[int, int] | None, shown: Shown = None) -> None:
+        """Watch `parameters`.
+
+        Args:
+            batch: how many examples of how many rows are run in one call, None if under vmap.
+            shown: the calls that must be shown while they run; vmap hands out the others' tensors at the end.
+        """
         super().__init__()
+        self.kept = Kept(parameters.values(), shown if batch is None else None)
         self.names = {id(p): name for name, p in parameters.items()}
         self.derived = Derived(parameters)
         self.batch = batch
@@ -89,6 +96,10 @@ class Recorder(TorchFunctionMode):
             output: Tensor = func(*(given.get(id(v), v) for v in args), **named)
             return output
 
+        if self.example is not None and self.kept.takes(key, rule.fuses(arguments)):
+            swap.update({at: rule.laid_out(self.kept.asking[at]) for at in swap if at in self.kept.asking})
+            self.calls.append(call)
+            return self.kept.add(call, x, run(x))
         alike = all(v is x or a in names for a, v in arguments.items() if isinstance(v, Tensor))
         call.run = run if rule.leading and alike and self.batch is None else None
         shown = self._shown(call, run, x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from dpsrm.core.tree import Bundles, leaves
 from dpsrm.gradients.batch import Batch, examples
 from dpsrm.gradients.ghost.calls import Call
 from dpsrm.gradients.ghost.derived import Derived
+from dpsrm.gradients.ghost.kept import Shown
 from dpsrm.gradients.ghost.recorder import AnyCall, Recorder
 from dpsrm.gradients.ghost.terms import Term
 from dpsrm.gradients.objective import Objective, Way
@@ -51,21 +53,29 @@ class Recording:
 
 
 def record(
-    objective: Objective, point_P: Tensor, batch: Batch, *, steady: bool = True, first: Recording | None = None
+    objective: Objective,
+    point_P: Tensor,
+    batch: Batch,
+    *,
+    steady: bool = True,
+    first: Recording | None = None,
+    shown: Shown = None,
 ) -> Recording:
     """One pass at `point_P` over a batch of one example or more, forward and backward through Σ losses.
 
     Args:
         steady: as in `for_each`.
         first: what another point recorded: inputs that are the same there are kept once.
+        shown: the calls that must be shown while they run; if others must too, that is a `NotKeptError`.
     """
     with torch.enable_grad(), objective.explained(point_P, batch):
         own = objective.layout.split(copied(point_P))  # what a module writes into its parameters is lost
         parameters = {name: p.detach().requires_grad_() for name, p in own.items()}
-        recorder = Recorder(parameters, batch=_sizes(batch) if objective.way is Way.BATCH else None)
+        recorder = Recorder(parameters, batch=_sizes(batch) if objective.way is Way.BATCH else None, shown=shown)
         losses_B = _losses(objective.ready(), parameters, recorder, batch, steady=steady)
         leaks = _backward(recorder, losses_B) if losses_B.requires_grad else ()
     if not leaks:
+        recorder.kept.check()
         _settle(recorder, first)
     return Recording(tuple(recorder.calls), losses_B.detach(), leaks, recorder.derived)
 
@@ -94,14 +104,16 @@ def _losses(run: Pass, parameters: dict[str, Tensor], recorder: Recorder, batch:
         with recorder:
             return run.batch(parameters, batch)
 
-    def one(numbered: tuple[Batch, Tensor]) -> Tensor:
+    def one(numbered: tuple[Batch, Tensor]) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         x, recorder.example = numbered
         with recorder:
-            return run.one(parameters, x)
+            return run.one(parameters, x), recorder.kept.tensors()
 
-    numbered = (batch, torch.zeros(examples(batch), device=leaves(batch)[0].device))
-    losses_B: Tensor = for_each(one, numbered, steady=steady)
-    return losses_B
+    given = leaves(batch)
+    numbered = (batch, torch.zeros(examples(batch), device=given[0].device))
+    losses_B, kept = for_each(one, numbered, steady=steady)
+    recorder.kept.hand_out(kept, given)
+    return cast(Tensor, losses_B)
 
 
 def _backward(recorder: Recorder, losses_B: Tensor) -> tuple[str, ...]:

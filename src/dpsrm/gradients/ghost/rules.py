@@ -27,8 +27,8 @@ class Rule:
     """A rule, its arguments' names, and what it is for.
 
     `leading`: its function takes any number of dimensions in front; `instead` is the function that does, if another.
-    `fits` refuses calls that the rule does not know, by their arguments. `laid_out` gives a parameter the order in
-    memory in which the function is fastest.
+    `fits` refuses calls that the rule does not know, by their arguments. `fused`: its function adds a bias while it
+    multiplies, but not under vmap. `laid_out` gives a parameter the order in memory in which the function is fastest.
     """
 
     terms: RuleFunction
@@ -36,6 +36,7 @@ class Rule:
     leading: bool
     instead: Callable[..., Tensor] | None
     fits: Callable[[dict[str, Any]], bool]
+    fused: bool
     laid_out: Callable[[Tensor], Tensor]
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any] | None:
@@ -48,6 +49,10 @@ class Rule:
         bound.apply_defaults()
         del bound.arguments["g"]
         return bound.arguments if self.fits(bound.arguments) else None
+
+    def fuses(self, arguments: dict[str, Any]) -> bool:
+        """Whether a call is slower under vmap, because its bias is added by a pass of its own."""
+        return self.fused and arguments.get("bias") is not None
 
     def data(self, names: Container[str]) -> str:
         """Which argument depends on the example, if the parameters are those `names`."""
@@ -67,12 +72,13 @@ def rule(
     leading: bool = False,
     instead: Callable[..., Tensor] | None = None,
     fits: Callable[[dict[str, Any]], bool] = lambda _: True,
+    fused: bool = False,
     laid_out: Callable[[Tensor], Tensor] = lambda parameter: parameter,
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated function as the rule of `functions`.
 
     Args:
-        instead, fits, laid_out: as in `Rule`.
+        instead, fits, fused, laid_out: as in `Rule`.
         leading: the functions treat dimensions in front of those they work on one by one, so that the examples can be
             one more of them; they are then run once on the tensors of all examples, which is faster than under vmap.
             Only for functions of torch: nothing would keep another function from mixing examples.
@@ -81,7 +87,7 @@ def rule(
     need(not (leading and foreign), "only torch's functions may be run on all examples at once", functions=foreign)
 
     def register(terms: RuleFunction) -> RuleFunction:
-        made = Rule(terms, inspect.signature(terms), leading, instead, fits, laid_out)
+        made = Rule(terms, inspect.signature(terms), leading, instead, fits, fused, laid_out)
         RULES.update(dict.fromkeys(functions, made))
         return terms
 
@@ -93,7 +99,7 @@ def _positions(x: Tensor) -> Tensor:
     return x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
 
 
-@rule(F.linear, leading=True)
+@rule(F.linear, leading=True, fused=True)
 def linear(g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Terms:
     """y = x Wᵀ + b."""
     g_BTO = _positions(g)
@@ -110,7 +116,7 @@ def _plain_addmm(call: dict[str, Any]) -> bool:
     return bool(call["beta"] == 1 and call["alpha"] == 1 and call["bias"].dim() == 1)
 
 
-@rule(torch.addmm, torch.Tensor.addmm, leading=True, instead=_addmm, fits=_plain_addmm)
+@rule(torch.addmm, torch.Tensor.addmm, leading=True, instead=_addmm, fits=_plain_addmm, fused=True)
 def addmm(g: Tensor, bias: Tensor, x: Tensor, weight: Tensor, *, beta: float = 1, alpha: float = 1) -> Terms:
     """y = x W + b."""
     g_BTO = _positions(g)

@@ -17,19 +17,38 @@ from dpsrm.gradients.ghost.pooling import max_pool
 from dpsrm.gradients.ghost.tap import show, spread
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Attention:
-    """Attention of all examples at once."""
+    """Attention of all examples at once; `done` unless something was the same for all of them."""
 
     masked: bool
     settings: dict[str, Any]
+    done: bool = False
 
     def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
-        """(B, ..., T, E) queries, then keys and values, then the mask: examples and the rest in one dimension."""
-        shape = output.shape
-        q, k, v, *mask = (t.reshape(-1, 1, *t.shape[-2:]) for t in (output, *inputs) if t is not None)
+        """(B, ..., heads, T, E) queries, then keys and values, then the mask.
+
+        Heads stay a dimension of their own: torch takes them as they lie in memory, without copies.
+        """
+        given = [_four(t) for t in (output, *inputs) if t is not None]
+        self.done = len(given) == 1 + len(inputs)
+        if not self.done:
+            return output
+        q, k, v, *mask = given
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[0] if self.masked else None, **self.settings)
-        return mixed.view(*shape[:-1], v.shape[-1])
+        return mixed.view(*output.shape[:-1], v.shape[-1])
+
+
+def _four(x: Tensor) -> Tensor:
+    """(B, ..., heads, T, E) → (B·..., heads, T, E); (B, T, E) → (B, 1, T, E)."""
+    return x.flatten(0, -4) if x.dim() > 3 else x.unsqueeze(1)
+
+
+def _like(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """A mask with all dimensions of the scores; one that serves all heads is not written out for each."""
+    heads = mask.shape[-3] if mask.dim() > 2 else 1
+    between = (heads,) if query.dim() > 2 else ()
+    return mask.expand(*query.shape[:-3], *between, query.shape[-2], key.shape[-2])
 
 
 def attention(
@@ -53,9 +72,10 @@ def attention(
             )
     tensors = [query, key, value]
     if attn_mask is not None:
-        tensors.append(attn_mask.expand(*query.shape[:-1], key.shape[-2]))
-    first, *others = (spread(t, example) for t in tensors)
-    return show(_Attention(attn_mask is not None, settings), example, first, *others)
+        tensors.append(_like(attn_mask, query, key))
+    together = _Attention(attn_mask is not None, settings)
+    mixed = show(together, example, *tensors)
+    return mixed if together.done else show(together, example, *(spread(t, example) for t in tensors))
 
 
 TOGETHER: dict[Callable[..., Any], Callable[..., Any]] = {
