@@ -70,8 +70,8 @@ def test_the_calculator_by_hand():
     assert cost.noise_s == pytest.approx(250_000e-9)
     assert cost.memory == 20e6 + 8e6 + 2e6
     sharded = step_cost(Cluster(parameters=10**6, batch=100, ranks=4, sharded=True), rates)
-    assert sharded.bytes_sent == cost.bytes_sent + 2 * 2 * 4 * 1e6 * 3 / 4
-    assert sharded.memory == (20e6 + 8e6) / 4 + 2e6 + 4e6
+    assert sharded.bytes_sent == (8 + 4) * 1e6 * 3 / 4
+    assert sharded.memory == 16e6 + 4e6 / 4 + 8e6 + 2e6
 
 
 def test_more_ranks_compute_less_each_and_send_no_less():

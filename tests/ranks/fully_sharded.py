@@ -212,7 +212,7 @@ def fsdp_failures(folder):
         name.__name__: fork(2, name, folder / f"g-{name.__name__}", timeout=90) for name in (one_fails, unfailing, cut)
     }
     shutil.copytree(folder / "cut", folder / "cut whole")
-    found["again"] = fork(2, lambda _: go_on(folder / "cut", sharded()), folder / "h")
+    found["again"] = fork(2, lambda _: go_on(folder / "cut", sharded()), folder / "h", timeout=90)
     found["again whole"] = [fork_alone(lambda: go_on(folder / "cut whole", whole()), folder / "i")]
     runs = ("unfailing", "cut", "cut whole")
     found["files"] = len({(folder / run / "model.safetensors").read_bytes() for run in runs})

@@ -60,7 +60,7 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A model of P parameters whose steps draw b records, on R ranks that hold it whole, or a shard each."""
+    """A model of P parameters whose steps draw b records, on R ranks; `sharded` as in the performance settings."""
 
     parameters: int
     batch: int
@@ -99,9 +99,9 @@ def step_cost(cluster: Cluster, rates: Rates | None = None) -> StepCost:
 
     A clipped sum is exchanged in float64 so that every rank ends up with its own P/R coordinates of the total (a
     reduce-scatter), adds the noise of those, and hands them to all others (an all-gather): 2·8·P·(R−1)/R bytes and
-    2·(R−1) messages. Shards also gather the parameters before each of the p passes, forward and backward:
-    2·p·4·P·(R−1)/R bytes more. A rank holds θ, the point before, v and one gradient per point (float32), the sum and
-    its noise (float64); with shards all but a gathered θ a 1/R of it. Records and activations come on top.
+    2·(R−1) messages. Ranks that share their memory tell θ (float32) instead of what was released: 12·P·(R−1)/R bytes.
+    A rank holds θ, the point before, v and one gradient per point (float32), the sum and its noise (float64); if memory
+    is shared, 1/R of v. Records and activations come on top.
 
     >>> one, two = (step_cost(Cluster(parameters=10**7, batch=256, ranks=r)) for r in (1, 2))
     >>> one.bytes_sent, two.bytes_sent, two.noise_coordinates
@@ -110,12 +110,11 @@ def step_cost(cluster: Cluster, rates: Rates | None = None) -> StepCost:
     r, p, ranks = rates or Rates(), cluster.parameters, cluster.ranks
     others = (ranks - 1) / ranks
     own = math.ceil(p / ranks)
-    gathered = 2 * cluster.points * FLOATS * p * others if cluster.sharded else 0.0
-    sent = 2 * SUMS * p * others + gathered
-    messages = 2 * (ranks - 1) * (1 + (2 * cluster.points if cluster.sharded else 0))
+    sent = (SUMS + (FLOATS if cluster.sharded else SUMS)) * p * others
+    messages = 2 * (ranks - 1)
     states = (3 + cluster.points) * FLOATS
     held = own if cluster.sharded else p
-    memory = states * held + SUMS * held + SUMS * own + (FLOATS * p if cluster.sharded else 0)
+    memory = (states - FLOATS) * p + FLOATS * held + SUMS * p + SUMS * own
     flops = 6.0 * p * cluster.points * math.ceil(cluster.batch / ranks)
     return StepCost(
         bytes_sent=sent,
