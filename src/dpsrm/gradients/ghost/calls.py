@@ -37,6 +37,8 @@ class Call(Tapped):
     shape: tuple[int, ...] = ()
     version: int = 0
     rooted: bool = False
+    held: tuple[int, int, int] = (0, 0, 0)
+    """Where the input was, and how many numbers it and the output's gradient had."""
     _terms: dict[str, Term] = field(default_factory=dict)
 
     def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
@@ -64,9 +66,19 @@ class Call(Tapped):
         self._need_unchanged()
         assert self.x is not None
         grad = self.grad if self.grad is not None else self.x.new_zeros(self.shape)
+        self.held = self.x.data_ptr(), self.x.numel(), 0 if self.grad is None else self.grad.numel()
         terms = self.rule.terms(grad, **{**self.arguments, self.data: self.x})
-        self._terms = {name: terms[argument] for argument, name in self.names.items()}
+        self._terms = {name: self._small(terms[argument], argument) for argument, name in self.names.items()}
         self.arguments = {}
+        if all(isinstance(term, Rows) and term.known for term in self._terms.values()):
+            self.x = self.grad = None
+
+    def _small(self, term: Term, argument: str) -> Term:
+        """A term, computed now if its rows take no more memory than input and gradient: these can then go."""
+        rows = self.shape[0] * self.arguments[argument].numel()
+        if isinstance(term, Rows) and rows <= self.held[1] + self.held[2]:
+            return Rows.of(term.compute())
+        return term
 
     def _need_unchanged(self) -> None:
         """Refuse an input that was changed after it was used."""

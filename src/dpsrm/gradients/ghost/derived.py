@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +20,8 @@ from dpsrm.gradients.ghost.terms import Rows, Term, added
 RANDOM = frozenset({F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout})
 """Functions that draw: what they make of a parameter is another tensor for every example."""
 
+_NOTHING = torch.empty(0, device="cpu")
+
 
 @dataclass
 class Derived:
@@ -31,6 +32,7 @@ class Derived:
 
     parameters: Mapping[str, Tensor]
     made: dict[str, Tensor] = field(default_factory=dict)
+    _early: dict[str, list[Term]] | None = None
     _versions: dict[str, int] = field(default_factory=dict)
     _proved: dict[int, bool] = field(default_factory=dict)
 
@@ -52,23 +54,29 @@ class Derived:
             self._proved[id(tensor)] = not depends
         return self._proved[id(tensor)]
 
+    def settle(self, terms: dict[str, list[Term]], examples: int) -> None:
+        """After the pass: let go of the parameters, if the gradients brought back to them take less memory."""
+        used = [self.made[name] for name in terms if name in self.made]
+        if examples * sum(map(Tensor.numel, used)) > sum(map(Tensor.numel, self.parameters.values())):
+            return
+        self._early = self._pulled({name: found for name, found in terms.items() if name in self.made})
+        self.parameters, self.made = {}, dict.fromkeys(self.made, _NOTHING)
+
     def pulled(self, terms: dict[str, list[Term]]) -> dict[str, list[Term]]:
         """The terms with those of `made` tensors brought back to the parameters."""
+        back = self._pulled(terms) if self._early is None else self._early
         kept = {name: found for name, found in terms.items() if name not in self.made}
+        return {**kept, **{name: [*kept.get(name, []), *rows] for name, rows in back.items()}}
+
+    def _pulled(self, terms: dict[str, list[Term]]) -> dict[str, list[Term]]:
+        """What `made` tensors bring back to the parameters."""
         used = [(self.made[name], added(found)) for name, found in terms.items() if name in self.made]
         if not used:
-            return kept
+            return {}
         rows = [rows_BP.view(len(rows_BP), *tensor.shape) for tensor, rows_BP in used]
         found = _pull([tensor for tensor, _ in used], list(self.parameters.values()), rows)
-        for name, rows_B in zip(self.parameters, found, strict=True):
-            if rows_B is not None:
-                kept.setdefault(name, []).append(Rows(partial(_itself, rows_B)))
-        return kept
-
-
-def _itself(rows_B: Tensor) -> Tensor:
-    """Rows that are there already."""
-    return rows_B
+        back = zip(self.parameters, found, strict=True)
+        return {name: [Rows.of(rows_B)] for name, rows_B in back if rows_B is not None}
 
 
 def _pull(outputs: list[Tensor], inputs: list[Tensor], rows: list[Tensor]) -> Any:

@@ -27,6 +27,7 @@ from dpsrm.gradients.rewrites import REWRITES
 
 AnyCall = Call | Copied
 _BACKWARD = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
+_SPECIAL = frozenset({*TOGETHER, *REWRITES, *_BACKWARD})
 
 
 class Recorder(TorchFunctionMode):
@@ -54,8 +55,19 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
+        """Run `func`: as it is, unless it uses a parameter or something else runs in its place."""
+        if not kwargs and func not in _SPECIAL and not any(map(self._holds, args)):
+            return func(*args)
+        return self._run(func, args, kwargs or {})
+
+    def _holds(self, value: Any) -> bool:
+        """Whether a value is watched, or a list of values of which one is."""
+        if isinstance(value, (tuple, list)):
+            return any(id(one) in self.names for one in value)
+        return id(value) in self.names
+
+    def _run(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run `func`: together for all examples, in pieces if it has a rewrite, recorded if it uses a parameter."""
-        kwargs = kwargs or {}
         if func in TOGETHER and self.example is not None:
             result = TOGETHER[func](self.example, *args, **kwargs)
             if result is not NotImplemented:

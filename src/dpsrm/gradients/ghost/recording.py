@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -10,11 +11,11 @@ from torch import Tensor
 
 from dpsrm.core.tree import Bundles, leaves
 from dpsrm.gradients.batch import Batch, examples
-from dpsrm.gradients.ghost.calls import Call
+from dpsrm.gradients.ghost.calls import Call, Copied
 from dpsrm.gradients.ghost.derived import Derived
 from dpsrm.gradients.ghost.kept import Shown
 from dpsrm.gradients.ghost.recorder import AnyCall, Recorder
-from dpsrm.gradients.ghost.terms import Term
+from dpsrm.gradients.ghost.terms import Rows, Term
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.passes import Pass, for_each
 from dpsrm.gradients.torch_state import copied
@@ -31,25 +32,25 @@ class Recording:
 
     def terms(self) -> dict[str, list[Term]]:
         """All terms of each parameter."""
-        found: dict[str, list[Term]] = {}
-        for call in self.calls:
-            for name, term in call.terms().items():
-                found.setdefault(name, []).append(term)
-        return self.derived.pulled(found)
+        return self.derived.pulled(_terms(self.calls))
 
     @property
     def numbers(self) -> int:
         """How many numbers of inputs and output gradients are kept per example."""
-        calls = [call for call in self.calls if isinstance(call, Call) and call.x is not None]
-        inputs = {call.x.data_ptr(): call.x.numel() for call in calls if call.x is not None}
-        gradients = sum(call.grad.numel() for call in self.calls if call.grad is not None)
-        return (sum(inputs.values()) + gradients) // max(1, len(self.losses_B))
+        held = [call.held for call in self.calls if isinstance(call, Call)]
+        copies = sum(call.grad.numel() for call in self.calls if isinstance(call, Copied) and call.grad is not None)
+        numbers = sum({at: inputs for at, inputs, _ in held}.values()) + sum(gradients for *_, gradients in held)
+        return (numbers + copies) // max(1, len(self.losses_B))
 
     @property
     def tensors(self) -> list[Tensor]:
         """Losses, and what the calls recorded, each with a row per example."""
-        inputs = [call.x for call in self.calls if isinstance(call, Call) and call.x is not None]
-        return [self.losses_B, *inputs, *(call.grad for call in self.calls if call.grad is not None)]
+        calls = [call for call in self.calls if isinstance(call, Call)]
+        inputs = [call.x for call in calls if call.x is not None]
+        known = [
+            term.rows() for call in calls for term in call.terms().values() if isinstance(term, Rows) and term.known
+        ]
+        return [self.losses_B, *inputs, *known, *(call.grad for call in self.calls if call.grad is not None)]
 
 
 def record(
@@ -76,12 +77,21 @@ def record(
         leaks = _backward(recorder, losses_B) if losses_B.requires_grad else ()
     if not leaks:
         recorder.kept.check()
-        _settle(recorder, first)
+        _settle(recorder, first, len(losses_B))
     return Recording(tuple(recorder.calls), losses_B.detach(), leaks, recorder.derived)
 
 
-def _settle(recorder: Recorder, first: Recording | None) -> None:
-    """Find every call's terms; the pass's copy of the parameters is let go, unless something was derived from them."""
+def _terms(calls: Iterable[AnyCall]) -> dict[str, list[Term]]:
+    """All terms of each parameter, and of each tensor that was derived from some."""
+    found: dict[str, list[Term]] = {}
+    for call in calls:
+        for name, term in call.terms().items():
+            found.setdefault(name, []).append(term)
+    return found
+
+
+def _settle(recorder: Recorder, first: Recording | None, examples: int) -> None:
+    """Find every call's terms; the pass's copy of the parameters is let go, unless much was derived from them."""
     others = {call.key: call for call in first.calls} if first is not None else {}
     for call in recorder.calls:
         other = others.get(call.key)
@@ -89,8 +99,7 @@ def _settle(recorder: Recorder, first: Recording | None) -> None:
             if isinstance(other, Call):
                 call.share(other)
             call.settle()
-    if not recorder.derived.made:
-        recorder.derived.parameters = {}
+    recorder.derived.settle(_terms(recorder.calls), examples)
 
 
 def _sizes(batch: Batch) -> tuple[int, int]:

@@ -171,9 +171,15 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Rows:
-    """Any other parameter: the per-example gradients themselves, computed when they are asked for."""
+    """Any other parameter: the per-example gradients themselves, computed when they are asked for, or `known`."""
 
     compute: Callable[[], Tensor]
+    known: bool = False
+
+    @classmethod
+    def of(cls, rows_B: Tensor) -> Rows:
+        """Rows that are there already."""
+        return cls(lambda: rows_B, known=True)
 
     def rows(self) -> Tensor:
         """The per-example gradients, (B, P)."""
