@@ -8,7 +8,7 @@ Models are made with random weights (bench/models.py). Times are processor secon
 variant runs once; a ratio is the median over rounds of the two times' quotient, so that neither a neighbour on the
 machine nor a slow minute favours one of them.
 Peak memory is measured in a process per variant: the highest resident size while it runs, minus the resident size
-just before, when the model, its two parameter vectors and the batch already exist.
+just before, when the model, its two parameter vectors, the batch and our compiled passes (60 MB) already exist.
 """
 
 from __future__ import annotations

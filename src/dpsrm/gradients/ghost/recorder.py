@@ -95,7 +95,7 @@ class Recorder(TorchFunctionMode):
         x = arguments.get(data)
         if not names or data in names or not isinstance(x, Tensor) or x.is_complex():
             return NotImplemented
-        swap = {id(arguments[a]): rule.laid_out(arguments[a].detach()) for a in names}
+        swap = {id(arguments[a]): rule.laid_out(arguments[a].detach(), arguments) for a in names}
         key = self._key(rule.terms.__name__, tuple(names.values()))
         arguments = {a: swap.get(id(v), v) for a, v in arguments.items()}
         call = Call(key=key, rule=rule, arguments=arguments, names=names, data=data, seed=self.seed)
@@ -109,7 +109,7 @@ class Recorder(TorchFunctionMode):
             return output
 
         if self.example is not None and self.kept.takes(key, rule.fuses(arguments)):
-            swap.update({at: rule.laid_out(self.kept.asking[at]) for at in swap if at in self.kept.asking})
+            swap.update({at: rule.laid_out(self.kept.asking[at], arguments) for at in swap if at in self.kept.asking})
             self.calls.append(call)
             return self.kept.add(call, x, run(x))
         alike = all(v is x or a in names for a, v in arguments.items() if isinstance(v, Tensor))

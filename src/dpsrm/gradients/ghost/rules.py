@@ -7,6 +7,7 @@ A rule has the signature of its function behind the output gradient `g`, and ret
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpsrm.core.errors import need
-from dpsrm.gradients.ghost.terms import Lookup, Outer, Rows, Term, Windows
+from dpsrm.gradients.ghost.terms import MANY_PLACES, Lookup, Outer, Rows, Term, Windows
 
 Terms = dict[str, Term]
 RuleFunction = Callable[..., Terms]
@@ -28,7 +29,7 @@ class Rule:
 
     `leading`: its function takes any number of dimensions in front; `instead` is the function that does, if another.
     `fits` refuses calls that the rule does not know, by their arguments. `fused`: its function adds a bias while it
-    multiplies, but not under vmap. `laid_out` gives a parameter the order in memory in which the function is fastest.
+    multiplies, but not under vmap. `laid_out` gives a parameter the order in memory in which such a call is fastest.
     """
 
     terms: RuleFunction
@@ -37,7 +38,7 @@ class Rule:
     instead: Callable[..., Tensor] | None
     fits: Callable[[dict[str, Any]], bool]
     fused: bool
-    laid_out: Callable[[Tensor], Tensor]
+    laid_out: Callable[[Tensor, dict[str, Any]], Tensor]
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """The call's arguments by name; None if the rule knows no such call."""
@@ -73,7 +74,7 @@ def rule(
     instead: Callable[..., Tensor] | None = None,
     fits: Callable[[dict[str, Any]], bool] = lambda _: True,
     fused: bool = False,
-    laid_out: Callable[[Tensor], Tensor] = lambda parameter: parameter,
+    laid_out: Callable[[Tensor, dict[str, Any]], Tensor] = lambda parameter, _: parameter,
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated function as the rule of `functions`.
 
@@ -132,14 +133,17 @@ def matmul(g: Tensor, x: Tensor, weight: Tensor) -> Terms:
     return {"weight": Outer(_positions(g), _positions(x))}
 
 
-def _channels_last(weight: Tensor) -> Tensor:
-    """A convolution's filters with the channels last in memory, if there are many: its images then come out so, too.
+def _channels_last(weight: Tensor, call: dict[str, Any]) -> Tensor:
+    """A convolution's filters with the channels last in memory, where that is faster: its images then come out so, too.
 
-    Measured on a processor: from 16 filters of two dimensions on, convolutions, pooling and windows are faster so.
+    Measured on a processor: with 16 filters or more, if images come out small; larger ones lose in what follows, in
+    group norm and in convolutions for each example's gradient, which are then used (`Windows.convolved`).
     """
-    if weight.dim() != 4 or len(weight) < _FILTERS or weight.device.type != "cpu":
+    few = weight.dim() != 4 or len(weight) < _FILTERS or weight.device.type != "cpu"
+    if few or not isinstance(call["x"], Tensor) or call["x"].dim() < 2:
         return weight
-    return weight.clone(memory_format=torch.channels_last)  # `contiguous` would do nothing to a single channel
+    places = math.prod(s // t for s, t in zip(call["x"].shape[-2:], _each(call["stride"], 2), strict=True))
+    return weight.clone(memory_format=torch.channels_last) if places < MANY_PLACES else weight
 
 
 @rule(F.conv1d, F.conv2d, F.conv3d, laid_out=_channels_last)

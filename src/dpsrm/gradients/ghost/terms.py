@@ -17,7 +17,7 @@ from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
 _SLIDE: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
 _WEIGHT: tuple[Any, ...] = (conv1d_weight, conv2d_weight, conv3d_weight)
-_FEW_PLACES, _MANY_PLACES, _CHANNELS = 4, 256, 16
+_FEW_PLACES, MANY_PLACES, _CHANNELS = 4, 256, 16
 """Measured: from so many windows (of one channel, of all) and channels on, torch's convolutions are faster."""
 
 _CHUNK = 2**19
@@ -82,7 +82,7 @@ class Windows:
         """Whether rows are computed faster by torch's convolutions, by the shapes."""
         if self.groups > 1:
             return self.depthwise and self.places >= _FEW_PLACES
-        return self.places >= _MANY_PLACES and min(self.x.shape[1], self.g.shape[1]) >= _CHANNELS
+        return self.places >= MANY_PLACES and min(self.x.shape[1], self.g.shape[1]) >= _CHANNELS
 
     @property
     def channels_last(self) -> bool:
