@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,6 +22,16 @@ def _plainly(rounds: Iterable[int], _total: int, _title: str) -> Iterable[int]:
 
 TRACK: ContextVar[Track] = ContextVar("track", default=_plainly)
 """How the rounds are shown; the command line sets it."""
+
+
+@contextmanager
+def tracked(track: Track) -> Iterator[None]:
+    """A block in which `track` shows the rounds, e.g. under a bar with the time left."""
+    before = TRACK.set(track)
+    try:
+        yield
+    finally:
+        TRACK.reset(before)
 
 
 def interleaved(
