@@ -16,7 +16,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["dpsrm", "json", "csv", "tomllib"]):
-    from dpsrm.accounting.budget import read_budget
+    from dpsrm.accounting.budget_file import read_budget
     from dpsrm.core.errors import DpsrmError
     from dpsrm.core.files import read_toml
     from dpsrm.core.randomness import Streams

@@ -14,7 +14,7 @@ from sklearn.preprocessing import Normalizer
 from typer.testing import CliRunner
 
 import dpsrm
-from dpsrm.accounting.budget import read_budget
+from dpsrm.accounting.budget_file import read_budget
 from dpsrm.cli.commands import app
 from dpsrm.core.errors import BudgetExceeded, InputError
 from dpsrm.core.files import read_toml

@@ -11,7 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from dpsrm.accounting.budget import Budget, create_budget, read_budget, reserve
+from dpsrm.accounting.budget import Budget
+from dpsrm.accounting.budget_file import create_budget, read_budget, reserve
 from dpsrm.core.errors import BudgetExceeded
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from dpsrm.accounting.budget import Budget, create_budget, read_budget
+from dpsrm.accounting.budget import Budget
+from dpsrm.accounting.budget_file import create_budget, read_budget
 from dpsrm.accounting.position import Position, beside, read_position, write_position
 from dpsrm.core.chain import GENESIS, _canonical, _link, parse
 from dpsrm.core.errors import DpsrmError

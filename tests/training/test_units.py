@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from conftest import make_problem
-from dpsrm.accounting.budget import Budget, create_budget
+from dpsrm.accounting.budget import Budget
+from dpsrm.accounting.budget_file import create_budget
 from dpsrm.core.errors import DpsrmError, InputError, ResumeError
 from dpsrm.core.events import Adjacency
 from dpsrm.core.randomness import Streams

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from dpsrm.accounting.budget import COMPOSED_BY, Budget, Reservation, create_budget, read_budget
+from dpsrm.accounting.budget import COMPOSED_BY, Budget, Reservation
+from dpsrm.accounting.budget_file import create_budget, read_budget
 from dpsrm.cli.show import next_step, out, print_json
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency

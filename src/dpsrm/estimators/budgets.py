@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpsrm.accounting.budget import Budget, create_budget
+from dpsrm.accounting.budget import Budget
+from dpsrm.accounting.budget_file import create_budget
 from dpsrm.core.events import Adjacency
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpsrm.accounting.budget import read_budget, reserve
+from dpsrm.accounting.budget_file import read_budget, reserve
 from dpsrm.accounting.position import IN_RUN, need_reserved, write_position
 from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import DpsrmError, ResumeError
