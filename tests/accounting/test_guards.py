@@ -18,9 +18,10 @@ from dpsrm.accounting import (
     runs_to_gamma,
     searched_guarantee,
 )
-from dpsrm.accounting.pld_compose import Tilt, _hockey_sticks, bins, compose, tilt_for_delta, untilted
+from dpsrm.accounting.pld_compose import _hockey_sticks, compose
 from dpsrm.accounting.pld_grid import connect
 from dpsrm.accounting.pld_release import profiles
+from dpsrm.accounting.pld_tilt import Tilt, bins, tilt_for_delta, untilted
 from dpsrm.core.events import Adjacency, Charge, PureRelease, Spending, ZcdpRelease
 
 EPSILON = 0.5
@@ -93,7 +94,7 @@ def test_the_worse_direction_counts_and_undoing_the_tilt_is_exact() -> None:
 
 def test_under_add_remove_the_dearer_of_adding_and_removing_is_told(spend) -> None:
     """One release: removing costs more at small δ, adding more at large δ; the answer is the larger each time."""
-    from dpsrm.accounting.pld_compose import Parts
+    from dpsrm.accounting.pld_tilt import Parts
 
     spent = spend(10, 5, 1, 0.6, "poisson", "add-remove")
     both = []

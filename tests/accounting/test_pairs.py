@@ -12,8 +12,9 @@ from scipy.special import ndtr
 from scipy.stats import binom, norm
 
 from dpsrm.accounting import PldAccountant, curves, gaussian, pld_atoms, pld_pairs
-from dpsrm.accounting.pld_compose import compose, tilt_for_delta
+from dpsrm.accounting.pld_compose import compose
 from dpsrm.accounting.pld_grid import Pld
+from dpsrm.accounting.pld_tilt import tilt_for_delta
 from dpsrm.core.events import Adjacency, Charge, PureRelease, Spending
 
 RATES = [1e-4, 0.01, 0.3, 0.9]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dpsrm.accounting import gaussian, pld_pairs
 from dpsrm.accounting.guarantee import Guarantee, check_delta, check_epsilon, need_supported, unprotected, why_none
-from dpsrm.accounting.pld_compose import Parts, Tilt, tilt_for_delta, tilt_for_epsilon, untilted
 from dpsrm.accounting.pld_extremes import LEAST_NOISE, MOST_NOISE, set_aside
 from dpsrm.accounting.pld_grid import Pld
 from dpsrm.accounting.pld_release import Discretise, profiles, release_plds
+from dpsrm.accounting.pld_tilt import Parts, Tilt, tilt_for_delta, tilt_for_epsilon, untilted
 from dpsrm.core.events import Adjacency, Event, GaussianRelease, PureRelease, Scheme, Spending
 
 LEAST_DELTA = 1e-9

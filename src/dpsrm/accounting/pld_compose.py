@@ -1,8 +1,8 @@
 """Composition of privacy-loss distributions: one FFT over a tilted, Chernoff-bounded window.
 
-The loss of Σ T_k releases is a sum of independent losses. Each pmf is tilted by e^{θℓ − K(θ)} (K its log-moment
-generating function), so that the sum's bulk sits where the answer is; the FFT's absolute error then becomes an error
-relative to the answer. Tilting is undone by e^{A − θS}, A = Σ T_k K_k(θ).
+The loss of Σ T_k releases is a sum of independent losses. Each pmf is tilted by e^{θℓ − K(θ)}
+(pld_tilt.py), so that the sum's bulk sits where the answer is; the FFT's absolute error then becomes an error relative
+to the answer. Tilting is undone by e^{A − θS}, A = Σ T_k K_k(θ).
 
 Where errors go: mass that wraps around from above the window is missing at the top and is added to δ; mass that wraps
 around from below is counted too high; both are bounded by Chernoff. p_∞ composes exactly.
@@ -11,37 +11,20 @@ around from below is counted too high; both are bounded by Chernoff. p_∞ compo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import irfft, next_fast_len, rfft
+from scipy.fft import irfft, rfft
 
 from dpsrm.accounting.curves import Array
 from dpsrm.accounting.pld_grid import Pld
+from dpsrm.accounting.pld_tilt import Parts, Tilt, bins, count_releases, log_mgf
 
-MAX_BINS = 2**22
 MOST_RELEASES = 2**48
 _ULP = 2.0**-52
-_FAR = 1e100  # an ε beyond this is answered as this one
-_WRAP = 1e-12  # tilted mass allowed outside the window at either end (times `scale` if that is below 1)
-_DOWN = -(2.0 ** np.arange(3, -1, -1))  # tilts below 0, in units of 1/scale; they only bound the window's lower end
 
 Spectrum = npt.NDArray[np.complex128]
-Parts = Sequence[tuple[Pld, int]]  # each release's PLD and how often it happens
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tilt:
-    """A tilt θ, its cost A = Σ T·K(θ), and a window beyond either end of which the tilted sum has mass ≤ `outside`."""
-
-    theta: float
-    cost: float
-    low: float
-    high: float
-    outside: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,34 +72,6 @@ class Profile:
         return min(max(delta, math.ulp(0.0)), 1.0), float(self.budget[j])
 
 
-def tilt_for_delta(parts: Parts, delta: float, *, scale: float) -> Tilt:
-    """A tilt fit to find the ε at `delta`; `scale` is about the sum's standard deviation."""
-    theta, cost = _costs(parts, scale)
-    right = theta > 0
-    t = theta[right]
-    log_peak = t * np.log(t) - (1 + t) * np.log1p(t)  # of (1 − e^{−u})e^{−θu}, u > 0: δ ≤ e^{A − θε + log_peak}
-    chernoff = float(np.min((cost[right] + log_peak - math.log(delta)) / t))
-    return _narrowest(theta, cost, chernoff, releases=_count(parts), outside=_outside(scale))
-
-
-def tilt_for_epsilon(parts: Parts, epsilon: float, *, scale: float) -> Tilt:
-    """A tilt fit to find the δ at `epsilon`."""
-    theta, cost = _costs(parts, scale)
-    return _narrowest(theta, cost, min(epsilon, _FAR), releases=_count(parts), outside=_outside(scale))
-
-
-def untilted(parts: Parts, *, scale: float) -> Tilt:
-    """No tilt: the whole bulk of the sum is in the window, at the price of the FFT's error being absolute."""
-    theta, cost = _costs(parts, scale)
-    return _window(theta, cost, int(np.flatnonzero(theta == 0)[0]), _outside(scale))
-
-
-def bins(tilt: Tilt, dx: float) -> int:
-    """How many bins the window needs."""
-    least = math.ceil((tilt.high - tilt.low) / dx) + 4
-    return next_fast_len(least, real=True) if least <= MAX_BINS else least
-
-
 def compose(parts: Parts, tilt: Tilt) -> Profile:
     """δ(ε) of the whole composition over the window of `tilt`.
 
@@ -125,7 +80,7 @@ def compose(parts: Parts, tilt: Tilt) -> Profile:
     counts (1 − e^{ε−S}) in δ(ε), so the FFT's noise counts at most 1 − e^{−width of the window}.
     *Edge cases*: above 2⁴⁸ releases that bound would no longer be one: δ = 1.
     """
-    if _count(parts) > MOST_RELEASES:
+    if count_releases(parts) > MOST_RELEASES:
         return Profile.unknown()
     dx, size = parts[0][0].dx, bins(tilt, parts[0][0].dx)
     start = math.floor(tilt.low / dx)
@@ -135,7 +90,7 @@ def compose(parts: Parts, tilt: Tilt) -> Profile:
     tilted = np.roll(irfft(spectrum, n=size), -(start % size))
     losses = dx * np.arange(start, start + size)
     untilt = np.exp(np.minimum(tilt.cost - tilt.theta * losses, 600.0))
-    noise = _ULP * (8 * _count(parts) + 32) * math.sqrt(2 * float(np.sum(np.abs(spectrum) ** 2)))
+    noise = _ULP * (8 * count_releases(parts) + 32) * math.sqrt(2 * float(np.sum(np.abs(spectrum) ** 2)))
     budget = untilt * (-math.expm1(-size * dx) * noise + 2 * tilt.outside)
     deltas = _infinite(parts) + budget + _hockey_sticks(np.maximum(tilted, 0.0) * untilt, dx)
     found = Profile(first=float(losses[0]), dx=dx, deltas=deltas, budget=budget)
@@ -163,11 +118,6 @@ def _discounted(terms: Array, dx: float) -> Array:
     return sums.ravel()[: terms.size]
 
 
-def _count(parts: Parts) -> int:
-    """How many releases are composed."""
-    return sum(count for _, count in parts)
-
-
 def _infinite(parts: Parts) -> float:
     """Probability that some release has an infinite loss."""
     return -math.expm1(sum(count * math.log1p(-min(pld.infinite, 1 - 1e-16)) for pld, count in parts))
@@ -188,49 +138,5 @@ def _power(spectrum: Spectrum, count: int) -> Spectrum:
 def _folded(pld: Pld, theta: float, size: int) -> Array:
     """The tilted pmf, wrapped around a circle of `size` bins; loss 0 is at index 0."""
     with np.errstate(divide="ignore"):
-        tilted = np.exp(np.log(pld.mass) + theta * pld.losses - _log_mgf(pld, theta))
+        tilted = np.exp(np.log(pld.mass) + theta * pld.losses - log_mgf(pld, theta))
     return np.bincount(pld.index % size, weights=tilted, minlength=size).astype(np.float64)
-
-
-@lru_cache(maxsize=1024)
-def _log_mgf(pld: Pld, theta: float) -> float:
-    """K(θ) = ln Σ mass·e^{θℓ} over the finite losses."""
-    with np.errstate(divide="ignore"):
-        exponents = np.log(pld.mass) + theta * pld.losses
-    top = float(exponents.max())
-    return top + math.log(float(np.sum(np.exp(exponents - top))))
-
-
-def _outside(scale: float) -> float:
-    """The tilted mass a window may leave out at either end: small against δ even if all losses are small."""
-    return _WRAP * min(scale, 1.0)
-
-
-def _costs(parts: Parts, scale: float) -> tuple[Array, Array]:
-    """A ladder of tilts, in steps of √2 up to 16/scale and down to 1/8 at least, and A(θ) = Σ T·K(θ) at each."""
-    lowest = min(math.floor(2 * math.log2(scale)) - 6, -8)
-    theta = np.concatenate([_DOWN, [0.0], 2.0 ** (np.arange(lowest, 9) / 2)]) / scale
-    cost = np.array([sum(count * _log_mgf(pld, float(t)) for pld, count in parts) for t in theta])
-    return theta, cost
-
-
-def _narrowest(theta: Array, cost: Array, epsilon: float, *, releases: int, outside: float) -> Tilt:
-    """The best tilt θ > 0 (Chernoff's at `epsilon`) or, if its window is smaller, a slightly smaller θ.
-
-    A heavy-tailed loss has a huge moment just above the best tilt, hence a huge window there; a somewhat smaller tilt
-    costs a few digits of the FFT's relative accuracy, of which there are plenty (fewer after many releases).
-    """
-    log_bound = np.where(theta > 0, cost - theta * epsilon, math.inf)
-    log_bound[-1] = math.inf  # its window has no upper end
-    slack = math.log(min(max(1e8 / releases, 1.0), 1e4))
-    best = int(np.argmin(log_bound))
-    good = np.flatnonzero(log_bound[: best + 1] <= log_bound[best] + slack)
-    return min((_window(theta, cost, int(i), outside) for i in good), key=lambda tilt: tilt.high - tilt.low)
-
-
-def _window(theta: Array, cost: Array, i: int, outside: float) -> Tilt:
-    """The Chernoff window of the sum under the i-th tilt."""
-    up, down, room = slice(i + 1, None), slice(0, i), math.log(1 / outside)
-    high = np.min((cost[up] - cost[i] + room) / (theta[up] - theta[i]))
-    low = np.max((cost[i] - cost[down] - room) / (theta[i] - theta[down]))
-    return Tilt(theta=float(theta[i]), cost=float(cost[i]), low=float(low), high=float(high), outside=outside)

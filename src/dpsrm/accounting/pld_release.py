@@ -8,8 +8,9 @@ from functools import lru_cache, singledispatch
 
 from dpsrm.accounting import pld_atoms, pld_pairs
 from dpsrm.accounting.guarantee import unsupported
-from dpsrm.accounting.pld_compose import MAX_BINS, Parts, Profile, Tilt, bins, compose
+from dpsrm.accounting.pld_compose import Profile, compose
 from dpsrm.accounting.pld_grid import Pld
+from dpsrm.accounting.pld_tilt import MAX_BINS, Parts, Tilt, bins
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import (
     Adjacency,
