@@ -137,21 +137,15 @@ class AgdWalk(DirectionWalk):
 
     def ask(self) -> Ask | Choice:
         """A gradient (lines 4–5), more of it (Algorithm 2), or the best step size (lines 9–11)."""
-        s = self._settings
+        s, n = self._settings, self.schedule.batch
         if self.phase is Phase.CHOICE:
             points = self._candidates()
-            offsets = tuple(self.schedule.batch * self.stepper.penalty(point) for point in points)
-            return Choice(
-                points=points,
-                offsets=offsets,
-                clip=s.max_loss,
-                batch=self.schedule.batch,
-                rho=self._first_price,
-                selection=s.selection,
-            )
+            offsets = tuple(n * self.stepper.penalty(point) for point in points)
+            rho, selection = self._first_price, s.selection
+            return Choice(points=points, offsets=offsets, clip=s.max_loss, batch=n, rho=rho, selection=selection)
         part = Part(coefficients=(1.0,), clip=s.max_grad_norm, rule=s.clip)
         rho = self.price if self.phase is Phase.GRADIENT else s.growth * self.price
-        return Ask(query=Query(points=(self.theta,), parts=(part,)), batch=self.schedule.batch, rho=rho)
+        return Ask(query=Query(points=(self.theta,), parts=(part,)), batch=n, rho=rho)
 
     def weights(self) -> tuple[float, float]:
         """A purchase is averaged with what there is by precision, which is proportional to the price (Algorithm 2)."""
