@@ -86,18 +86,17 @@ class Attendance:
 
     def total(self, query: Query, which: Which, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum over the records that are there."""
-        indices = _records(which)
-        self.seen.append(Attended(indices=indices.copy(), bound=sum(p.weight * p.clip for p in query.parts)))
-        return self._sums.total(query, self._present(indices), release=release, batch=batch)
+        present = self._present(which, bound=sum(p.weight * p.clip for p in query.parts))
+        return self._sums.total(query, present, release=release, batch=batch)
 
     def scores(self, choice: Choice, which: Which, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses over the records that are there."""
-        indices = _records(which)
-        self.seen.append(Attended(indices=indices.copy(), bound=choice.clip))
-        return self._sums.scores(choice, self._present(indices), release=release, batch=batch)
+        return self._sums.scores(choice, self._present(which, bound=choice.clip), release=release, batch=batch)
 
-    def _present(self, indices: Indices) -> Indices:
-        """The indices of the records that are there."""
+    def _present(self, which: Which, *, bound: float) -> Indices:
+        """Write down who was drawn; the indices of those records that are there."""
+        indices = _records(which)
+        self.seen.append(Attended(indices=indices.copy(), bound=bound))
         return indices if self._without is None else indices[indices != self._without]
 
 
