@@ -166,10 +166,9 @@ def _shares(there: Array, sampling: Sampling, q: float) -> Iterator[str]:
         yield "some records are drawn more often than others, or than is charged"
     pair = q * (sampling.batch - 1) / max(1, n - 1) if sampling.scheme is Scheme.WOR else q * q
     yield from _rate((there * np.roll(there, 1, axis=1)).sum(), draws * n, pair, "neighbours are drawn together")
-    overlap = (there[1:] * there[:-1]).sum(1)
-    yield from _mean(overlap, n * q * q, "the batches of two steps have records in common")
-    far = (there[2:] * there[:-2]).sum(1)
-    yield from _mean(far, n * q * q, "the batches of every other step have records in common")
+    for apart, steps in ((1, "two steps"), (2, "every other step")):
+        common = (there[apart:] * there[:-apart]).sum(1)
+        yield from _mean(common, n * q * q, f"the batches of {steps} have records in common")
 
 
 def _binomial_sizes(counts: Array, n: int, q: float) -> Iterator[str]:
