@@ -95,15 +95,9 @@ class Attendance:
 
     def _present(self, which: Which, *, bound: float) -> Indices:
         """Write down who was drawn; the indices of those records that are there."""
-        indices = _records(which)
-        self.seen.append(Attended(indices=indices.copy(), bound=bound))
-        return indices if self._without is None else indices[indices != self._without]
-
-
-def _records(which: Which) -> Indices:
-    """The positions drawn, of records; runs that protect units are not rehearsed."""
-    assert not isinstance(which, Picked)
-    return which
+        assert not isinstance(which, Picked), "runs that protect units are not rehearsed"
+        self.seen.append(Attended(indices=which.copy(), bound=bound))
+        return which if self._without is None else which[which != self._without]
 
 
 class _Full(Attendance):
@@ -111,11 +105,11 @@ class _Full(Attendance):
 
     def total(self, query: Query, which: Which, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum, said to be over all."""
-        return replace(super().total(query, which, release=release, batch=batch), rows=len(_records(which)))
+        return replace(super().total(query, which, release=release, batch=batch), rows=len(self.seen[-1].indices))
 
     def scores(self, choice: Choice, which: Which, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses, said to be over all."""
-        return replace(super().scores(choice, which, release=release, batch=batch), rows=len(_records(which)))
+        return replace(super().scores(choice, which, release=release, batch=batch), rows=len(self.seen[-1].indices))
 
 
 @dataclass(frozen=True, kw_only=True)
