@@ -7,14 +7,14 @@ import tempfile
 import weakref
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from dpsrm.core.errors import need_extra
+from dpsrm.core.errors import need, need_extra
 from dpsrm.core.randomness import Streams
-from dpsrm.data import Loaded, Records
+from dpsrm.data import Loaded, Records, Units
 from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, is_frame, need_memory
 from dpsrm.estimators.leaks import READ, tell_leak
 from dpsrm.training import Model, Performance, Privacy, Settings, loss_for, train
@@ -25,7 +25,7 @@ from dpsrm.training.predict import module_outputs
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import BaseEstimator  # noqa: E402
 from sklearn.utils import check_random_state  # noqa: E402
-from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data  # noqa: E402
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
@@ -46,14 +46,33 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """
 
     _kind = "logistic"
+    hidden: tuple[int, ...] = ()
+    penalty: float = 0.0
 
-    def _train(self, loaded: Loaded, *, hidden: tuple[int, ...] = (), regulariser: float = 0.0, read: str = "") -> None:
+    def fit(self, X: Any, y: Any, *, unit: Any = None) -> Self:
+        """Train on the records; the model is (ε, δ)-DP.
+
+        With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
+        """
+        need(y is not None, "this estimator requires y to be passed, but the target y is None")
+        X = self._checked(X, fitting=True)
+        check_consistent_length(X, y)
+        targets, facts, read = self._targets(y)
+        loaded = self._load(X, targets, **facts)
+        self._train(replace(loaded, units=None if unit is None else Units.of(unit)), read=read)
+        return self
+
+    def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
+        """Targets as the loss takes them, what is public of them, and which fact was read from the records."""
+        raise NotImplementedError
+
+    def _train(self, loaded: Loaded, *, read: str) -> None:
         """Train on the records and keep the run; `read` says which public fact was read from the records."""
         seed = self._seed()
         settings, shape, choices = self.asked(loaded.n, classes=len(loaded.classes), seed=seed)
-        model = Model(kind=self._kind, hidden=tuple(hidden)) if hidden else Model(kind=self._kind)
+        model = Model(kind=self._kind, hidden=tuple(self.hidden)) if self.hidden else Model(kind=self._kind)
         shape = replace(shape, parameters=model.size(features=loaded.n_features, classes=len(loaded.classes)))
-        settings = choose(settings, shape, replace(choices, regulariser=regulariser))
+        settings = choose(settings, shape, replace(choices, regulariser=self.penalty))
         module = model.build(
             features=loaded.n_features, classes=len(loaded.classes), stream=Streams.choose(seed).initialisation
         )

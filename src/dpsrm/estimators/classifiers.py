@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from dpsrm.core.errors import need, need_extra
-from dpsrm.data import Units
 from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak
 from dpsrm.training.predict import chosen_places, class_probabilities
@@ -18,14 +17,14 @@ from dpsrm.training.predict import chosen_places, class_probabilities
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import ClassifierMixin  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
-from sklearn.utils.validation import assert_all_finite, check_consistent_length, column_or_1d  # noqa: E402
+from sklearn.utils.validation import assert_all_finite, column_or_1d  # noqa: E402
 
 
 class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """What both classifiers do with labels."""
 
-    def _codes(self, y: Any) -> tuple[npt.NDArray[np.int64], str]:
-        """Labels as 0..K-1 of the sorted classes, and which fact was read from the records."""
+    def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
+        """Labels as 0..K-1 of the sorted classes, the classes, and which fact was read from the records."""
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
@@ -43,7 +42,8 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
         codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         wrong = np.flatnonzero(self.classes_[codes] != labels)
         need(len(wrong) == 0, "every label must be one of classes", rows=wrong[:5].tolist(), classes=self.classes)
-        return codes.astype(np.int64), "classes" if self.classes is None else ""
+        facts = {"classes": tuple(str(name) for name in self.classes_)}
+        return torch.from_numpy(codes.astype(np.int64)), facts, "classes" if self.classes is None else ""
 
     @property
     def outcomes(self) -> int:
@@ -55,17 +55,6 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
         """How good each prediction is, from 0 to 1: whether it is right."""
         merits: npt.NDArray[np.float64] = (self.predict(X) == column_or_1d(y)).astype(np.float64)
         return merits
-
-    def _fit(self, X: Any, y: Any, *, unit: Any, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
-        """Check, encode, train."""
-        need(y is not None, "this estimator requires y to be passed, but the target y is None")
-        X = self._checked(X, fitting=True)
-        check_consistent_length(X, y)
-        codes, read = self._codes(y)
-        names = tuple(str(name) for name in self.classes_)
-        loaded = self._load(X, torch.from_numpy(codes), classes=names)
-        units = None if unit is None else Units.of(unit)
-        self._train(replace(loaded, units=units), hidden=hidden, regulariser=regulariser, read=read)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """The most probable class of each record."""
@@ -144,14 +133,6 @@ class PrivateLogisticRegression(_PrivateClassifier):
         self.out = out
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, unit: Any = None) -> PrivateLogisticRegression:
-        """Train on the records; the model is (ε, δ)-DP.
-
-        With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
-        """
-        self._fit(X, y, unit=unit, regulariser=self.penalty)
-        return self
-
     @property
     def coef_(self) -> npt.NDArray[np.float64]:
         """Weights of the encoded features, a row per output."""
@@ -211,11 +192,3 @@ class PrivateMLPClassifier(_PrivateClassifier):
         self.budget = budget
         self.out = out
         self.random_state = random_state
-
-    def fit(self, X: Any, y: Any, *, unit: Any = None) -> PrivateMLPClassifier:
-        """Train on the records; the model is (ε, δ)-DP.
-
-        With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
-        """
-        self._fit(X, y, unit=unit, hidden=self.hidden)
-        return self

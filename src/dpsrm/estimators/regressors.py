@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from dpsrm.core.errors import need, need_extra
-from dpsrm.data import Units
 from dpsrm.data.ranges import TargetRange
 from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak
@@ -18,14 +17,14 @@ from dpsrm.training.predict import predicted_numbers
 
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import RegressorMixin  # noqa: E402
-from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d  # noqa: E402
+from sklearn.utils.validation import check_array, column_or_1d  # noqa: E402
 
 
 class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """What both regressors do with numbers."""
 
-    def _numbers(self, y: Any) -> tuple[npt.NDArray[np.float32], str]:
-        """Targets mapped to [-1, 1] by their public range, and which fact was read from the records."""
+    def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
+        """Targets mapped to [-1, 1] by their public range, the range, and which fact was read from the records."""
         numbers = column_or_1d(y, warn=True)
         numbers = check_array(numbers, ensure_2d=False, dtype="float64", input_name="y")
         if self.target_range is None:
@@ -34,7 +33,9 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             self.target_range_ = TargetRange(low, high if high > low else low + 1)
         else:
             self.target_range_ = TargetRange(*map(float, self.target_range))
-        return self.target_range_.scaled(numbers.tolist()), "target_range" if self.target_range is None else ""
+        targets = torch.from_numpy(self.target_range_.scaled(numbers.tolist()))
+        facts = {"classes": (), "target_range": self.target_range_}
+        return targets, facts, "target_range" if self.target_range is None else ""
 
     @property
     def outcomes(self) -> int:
@@ -49,16 +50,6 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         misses = (self.predict(X) - np.clip(column_or_1d(y), low, high)) / (high - low)
         merits: npt.NDArray[np.float64] = np.clip(1 - misses**2, 0.0, 1.0)
         return merits
-
-    def _fit(self, X: Any, y: Any, *, unit: Any, hidden: tuple[int, ...] = (), regulariser: float = 0.0) -> None:
-        """Check, encode, train."""
-        need(y is not None, "this estimator requires y to be passed, but the target y is None")
-        X = self._checked(X, fitting=True)
-        check_consistent_length(X, y)
-        targets, read = self._numbers(y)
-        loaded = self._load(X, torch.from_numpy(targets), classes=(), target_range=self.target_range_)
-        units = None if unit is None else Units.of(unit)
-        self._train(replace(loaded, units=units), hidden=hidden, regulariser=regulariser, read=read)
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """A number for each record, inside the target's range."""
@@ -125,14 +116,6 @@ class PrivateLinearRegression(_PrivateRegressor):
         self.out = out
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, unit: Any = None) -> PrivateLinearRegression:
-        """Train on the records; the model is (ε, δ)-DP.
-
-        With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
-        """
-        self._fit(X, y, unit=unit, regulariser=self.penalty)
-        return self
-
 
 class PrivateMLPRegressor(_PrivateRegressor):
     """A network with tanh layers of the `hidden` sizes that predicts numbers, with (ε, δ)-differential privacy.
@@ -176,11 +159,3 @@ class PrivateMLPRegressor(_PrivateRegressor):
         self.budget = budget
         self.out = out
         self.random_state = random_state
-
-    def fit(self, X: Any, y: Any, *, unit: Any = None) -> PrivateMLPRegressor:
-        """Train on the records; the model is (ε, δ)-DP.
-
-        With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
-        """
-        self._fit(X, y, unit=unit, hidden=self.hidden)
-        return self
