@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from dpsrm.cli.app import main
-from dpsrm.gradients import Objective
-from dpsrm.training.models import binary_loss, multiclass_loss
+from dpsrm.gradients import Objective, binary_loss, multiclass_loss
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -17,8 +17,7 @@ from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Sche
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
 from dpsrm.mechanisms import Airlock
-from dpsrm.runs.entries import Header
-from dpsrm.runs.ledger import Ledger
+from dpsrm.runs.ledger import Header, Ledger
 from dpsrm.sampling import draw
 
 N, BATCH, NOISE, RUNS = 10, 3, 0.8, 12000

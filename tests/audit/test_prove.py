@@ -18,8 +18,7 @@ from dpsrm.gradients import Objective
 from dpsrm.gradients.places import probes
 from dpsrm.mechanisms import Airlock, airlock
 from dpsrm.mechanisms.watched import WatchedAirlock
-from dpsrm.runs.entries import Header
-from dpsrm.runs.ledger import Ledger
+from dpsrm.runs.ledger import Header, Ledger
 from dpsrm.training import step
 
 

@@ -29,9 +29,9 @@ def pages(tmp_path_factory):
     import torch
     from torch import nn
 
+    from dpsrm.gradients import binary_loss
     from dpsrm.report import write_private_report
     from dpsrm.training import Privacy, Settings, Statement, Training, train
-    from dpsrm.training.models import binary_loss
 
     inputs = torch.nn.functional.normalize(torch.randn(2000, 5, generator=torch.Generator().manual_seed(0)))
     data, folder = (inputs, (inputs[:, 0] > 0).long()), tmp_path_factory.mktemp("pages")

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from dpsrm.gradients import binary_loss
 from dpsrm.report import published
 from dpsrm.runs import RunFolder
 from dpsrm.runs.certificate import render
 from dpsrm.runs.ledger import read_ledger
 from dpsrm.training import Privacy, Settings, Training, train
-from dpsrm.training.models import binary_loss
 from robustness.test_fuzz import chained
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpsrm.cli import ranks
+from dpsrm.cli import job
 from dpsrm.core.errors import DpsrmError
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import read_ledger
@@ -79,6 +79,6 @@ def test_a_run_that_had_not_begun_is_begun_again(stopped, restarted, command):
 def test_a_restarted_rank_finds_the_folder_by_the_same_name(monkeypatch):
     """Named after the time at which torchrun, the parent process, started; it did not start just now."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    first = ranks.default_out("x")
-    monkeypatch.setattr(ranks, "datetime", type("Later", (ranks.datetime,), {"now": classmethod(lambda cls: cls.max)}))
-    assert ranks.default_out("x") == first
+    first = job.default_out("x")
+    monkeypatch.setattr(job, "datetime", type("Later", (job.datetime,), {"now": classmethod(lambda cls: cls.max)}))
+    assert job.default_out("x") == first

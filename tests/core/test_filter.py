@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Adjacency, Charge, PureRelease, Spending, ZcdpRelease
 from dpsrm.core.filter import fits_filter, whole_filter, zcdp_sum
-from dpsrm.runs.entries import Header
+from dpsrm.runs.ledger import Header
 
 
 def spent(*charges):

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsrm.core.errors import InputError
-from dpsrm.data.cells import MISSING, Table
 from dpsrm.data.encoders import encoder_from
 from dpsrm.data.encoding import HashEncoder, bucket, unit_norm
 from dpsrm.data.schema import schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
+from dpsrm.data.tables import MISSING, Table
 
 COLUMNS = ("age", "job", "pay")
 SCHEMA = schema_from(

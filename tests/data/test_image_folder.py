@@ -6,7 +6,7 @@ import torch
 
 from dpsrm.core.errors import InputError
 from dpsrm.data import ImageFolder, as_records
-from dpsrm.training.identity import record_bytes
+from dpsrm.training.checkpoint import record_bytes
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dpsrm.core.errors import InputError
-from dpsrm.data.cells import BINARY, parse_labels
+from dpsrm.data.tables import BINARY, parse_labels
 
 
 @pytest.mark.parametrize("pair", BINARY)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsrm.core.errors import InputError
-from dpsrm.data.cells import Table
 from dpsrm.data.columns import Category, Ignored, Number
 from dpsrm.data.encoders import encoder_from
 from dpsrm.data.schema import Schema, read_schema, schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
+from dpsrm.data.tables import Table
 
 GOOD = """
 [columns.age]

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpsrm.core.errors import DpsrmError, InputError
-from dpsrm.data.cells import Table
 from dpsrm.data.encoding import HashEncoder
-from dpsrm.data.tables import read_csv, read_parquet, split_target
+from dpsrm.data.frames import read_parquet
+from dpsrm.data.tables import Table, read_csv, split_target
 
 
 def test_cells_stay_their_own_text():

@@ -8,7 +8,7 @@ import torch
 
 from dpsrm.core.errors import InputError
 from dpsrm.data import Units, load, load_like
-from dpsrm.data.identifiers import identifier_names
+from dpsrm.data.tables import identifier_names
 from dpsrm.sampling import pick_rows
 
 

@@ -11,9 +11,8 @@ from torch import nn
 from conftest import make_problem
 from dpsrm.core.errors import BoundExceeded, InputError
 from dpsrm.core.events import Adjacency
-from dpsrm.gradients import ENGINES, Excess, FunctionalEngine, LoopEngine, Objective, Part, Query, engine
+from dpsrm.gradients import ENGINES, Excess, FunctionalEngine, LoopEngine, Objective, Part, Query, binary_loss, engine
 from dpsrm.gradients.query import MARGIN
-from dpsrm.training.models import binary_loss
 
 KINDS = ("logistic", "mlp", "cnn")
 PAIRS = [(kind, name) for kind in KINDS for name in sorted(ENGINES) if name != "linear" or kind == "logistic"]

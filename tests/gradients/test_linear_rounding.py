@@ -13,7 +13,7 @@ from torch import nn
 
 from dpsrm.core.errors import InputError
 from dpsrm.gradients import LinearEngine, Objective, Part, Query, binary_loss, multiclass_loss, squared_loss
-from dpsrm.gradients.linear_sums import sum_error
+from dpsrm.gradients.linear import sum_error
 
 MILLION = 10**6
 

@@ -10,8 +10,7 @@ from dpsrm.core.events import Adjacency, GaussianRelease, Sampling, Scheme, Spen
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.mechanisms import Airlock, Selection
-from dpsrm.runs.entries import Header
-from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.runs.ledger import Header, Ledger, read_ledger
 
 WOR = Sampling(scheme=Scheme.WOR, population=100, batch=10)
 FULL = Sampling(scheme=Scheme.FULL, population=100, batch=100)

@@ -12,8 +12,7 @@ from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
 from dpsrm.mechanisms import Airlock
 from dpsrm.mechanisms.noise import LARGE, gaussian_noise, grid
-from dpsrm.runs.entries import Header
-from dpsrm.runs.ledger import Ledger
+from dpsrm.runs.ledger import Header, Ledger
 
 FALSE_ALARM = 1e-7
 

@@ -19,8 +19,7 @@ from dpsrm.gradients import clipped_losses
 from dpsrm.mechanisms import Airlock, Selection
 from dpsrm.mechanisms.noisy_min import noisy_min, selection_epsilon
 from dpsrm.methods import Agd, ConstantStep, NonconvexPenalty, Regularised, Schedule
-from dpsrm.runs.entries import Header
-from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.runs.ledger import Header, Ledger, read_ledger
 from dpsrm.training import Privacy, Settings, Training, train
 
 EPSILON, CLIP = 0.4, 1.5

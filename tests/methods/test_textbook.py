@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from dpsrm.data import Records
+from dpsrm.gradients import binary_loss
 from dpsrm.methods import Agd, Disk, Gd, Rrpsgd, Sgd, Spider, Srm, Storm
 from dpsrm.training import Settings, Training, train
-from dpsrm.training.models import binary_loss
 
 N, D, STEPS, RATE = 40, 5, 12, 0.4
 

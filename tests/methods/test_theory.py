@@ -12,6 +12,7 @@ from dpsrm.accounting import ACCOUNTANTS, calibrate_noise
 from dpsrm.core.errors import BoundExceeded, BudgetExceeded, InputError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 from dpsrm.data import Records
+from dpsrm.gradients import binary_loss
 from dpsrm.methods import (
     AdaptiveStep,
     Assumptions,
@@ -24,7 +25,6 @@ from dpsrm.methods import (
 from dpsrm.methods.theorem_noise import corollary_batch, order_for
 from dpsrm.training import Privacy, Settings, Theory, Training, settings_to_dict, train
 from dpsrm.training.config import settings_from
-from dpsrm.training.models import binary_loss
 
 
 def assumptions(**changes):

@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpsrm.core.events import Adjacency
+from dpsrm.gradients import multiclass_loss
 from dpsrm.methods import Srm
 from dpsrm.runs import verify
 from dpsrm.training import Performance, Privacy, Settings, make_private, resume, train
 from dpsrm.training.lending import Lending
-from dpsrm.training.models import multiclass_loss
 from ranks.group import fork
 from ranks.scenarios import LONG, charges, fork_alone, records, settings, trained
 

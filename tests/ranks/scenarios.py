@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from dpsrm.gradients import binary_loss, multiclass_loss
 from dpsrm.mechanisms.noise import LARGE
 from dpsrm.methods import Agd, Disk, Sgd, Srm
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import Ledger, read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Training, make_private, resume, step, train
-from dpsrm.training.models import binary_loss, multiclass_loss
 from ranks.group import fork
 
 METHODS = {"srm": Srm(max_diff_norm=0.3), "sgd": Sgd(momentum=0.5), "disk": Disk()}

@@ -14,16 +14,15 @@ from torch import nn
 import dpsrm as package
 from dpsrm.core.errors import InputError, LedgerError
 from dpsrm.data import Records
+from dpsrm.gradients import binary_loss
 from dpsrm.methods import Agd, Sgd
 from dpsrm.report import differing, documents, read_facts, write_private_report
 from dpsrm.report.attack import Attack, attack_on, epsilon_over_run
-from dpsrm.report.checklist import checklist
-from dpsrm.report.described import UNSAID, Item
+from dpsrm.report.checklist import UNSAID, Item, checklist
 from dpsrm.report.operator import Journal, advice, read_journal
 from dpsrm.report.page import Axis, Chart, Curve
 from dpsrm.runs import RunFolder, verify
 from dpsrm.training import Privacy, Settings, Statement, Training, train
-from dpsrm.training.models import binary_loss
 
 STATEMENT = Statement(purpose="to plan <b>visits</b>", contact="dpo@example.org", license="cc-by-4.0")
 SAID = ("report.html", "statement.json", "model_card.md")

@@ -19,10 +19,10 @@ from torch import nn
 
 import dpsrm
 from dpsrm.core.errors import DpsrmError
+from dpsrm.gradients import binary_loss
 from dpsrm.mechanisms import airlock
 from dpsrm.runs.ledger import read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Training
-from dpsrm.training.models import binary_loss
 
 
 def go(run):

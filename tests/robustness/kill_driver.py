@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 import dpsrm
+from dpsrm.gradients import binary_loss
 from dpsrm.mechanisms import airlock
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Training
-from dpsrm.training.models import binary_loss
 
 STEPS = 100
 POINTS = ("write", "fsync", "replace", "unlink", "noise")

@@ -17,9 +17,9 @@ from torch import nn
 
 import dpsrm
 from dpsrm.core.errors import InputError
+from dpsrm.gradients import binary_loss
 from dpsrm.runs import verify
 from dpsrm.training import Performance, Privacy, Settings, Training
-from dpsrm.training.models import binary_loss
 
 CHOSEN = Settings(
     privacy=Privacy(epsilon=50.0, delta=1e-5, noise_multiplier=2.0, accountant="rdp"),

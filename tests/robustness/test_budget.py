@@ -95,7 +95,7 @@ def test_a_run_that_was_too_late_leaves_no_folder(tmp_path, budget, monkeypatch)
     """Refused after its folder was made, because another run reserved in between."""
     path = budget(epsilon=1.2)
     monkeypatch.setattr(Budget, "need_room", lambda *_, **__: None)
-    monkeypatch.setattr(sys.modules["dpsrm.training.start"], "reserve", too_late)
+    monkeypatch.setattr(sys.modules["dpsrm.training.train"], "reserve", too_late)
     with pytest.raises(BudgetExceeded):
         go(tmp_path, "a", path)
     assert not (tmp_path / "a").exists()

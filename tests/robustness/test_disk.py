@@ -16,8 +16,7 @@ from dpsrm.core.errors import DpsrmError, InputError, LedgerError
 from dpsrm.core.events import Adjacency, PureRelease
 from dpsrm.core.files import write_atomically
 from dpsrm.runs import verify
-from dpsrm.runs.entries import Header
-from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.runs.ledger import Header, Ledger, read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, resume, train
 
 HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=1.0, delta=1e-5, accountant="rdp", private_randomness=True)

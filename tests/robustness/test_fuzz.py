@@ -26,9 +26,8 @@ from dpsrm.data.libsvm import read_libsvm
 from dpsrm.data.tables import read_csv
 from dpsrm.runs import verify
 from dpsrm.runs.certificate import prove
-from dpsrm.runs.entries import Closing, Header
 from dpsrm.runs.keys import read_keys
-from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.runs.ledger import Closing, Header, Ledger, read_ledger
 from dpsrm.training import config_from
 from dpsrm.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 

@@ -6,8 +6,7 @@ from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme
 from dpsrm.core.isolation import Isolation
 from dpsrm.runs.certificate import prove
-from dpsrm.runs.entries import Closing, Header
-from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.runs.ledger import Closing, Header, Ledger, read_ledger
 
 EVENT = GaussianRelease(noise_multiplier=2.0, sampling=Sampling(scheme=Scheme.POISSON, population=100, batch=10))
 HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=9.0, delta=1e-5, accountant="rdp", private_randomness=True)

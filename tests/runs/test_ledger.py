@@ -11,8 +11,7 @@ from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Adjacency, GaussianRelease, PureRelease, Sampling, Scheme, Spending, UnprotectedRelease
 from dpsrm.core.isolation import Isolation
-from dpsrm.runs.entries import Closing, Header
-from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
+from dpsrm.runs.ledger import Closing, Header, Ledger, mend_ledger, read_ledger
 
 HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=1.0, delta=1e-5, accountant="rdp", private_randomness=True)
 GAUSS = GaussianRelease(noise_multiplier=1.1, sampling=Sampling(scheme=Scheme.WOR, population=100, batch=10))

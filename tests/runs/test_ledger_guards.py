@@ -6,8 +6,7 @@ import pytest
 
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Adjacency, PureRelease
-from dpsrm.runs.entries import Header
-from dpsrm.runs.ledger import Ledger
+from dpsrm.runs.ledger import Header, Ledger
 
 HEADER = Header(adjacency=Adjacency.REPLACE_ONE, epsilon=1.0, delta=1e-5, accountant="rdp", private_randomness=True)
 EVENT = PureRelease(epsilon=0.1)

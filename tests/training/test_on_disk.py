@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 import dpsrm
 from dpsrm.core.errors import InputError, ResumeError
 from dpsrm.data import MappedRecords
+from dpsrm.gradients import binary_loss, multiclass_loss
 from dpsrm.methods import method_class
 from dpsrm.training import ahead as ahead_module
 from dpsrm.training import step as step_module
-from dpsrm.training.models import binary_loss, multiclass_loss
 
 N = 400
 

@@ -13,8 +13,7 @@ from dpsrm.data import Records, SparseRecords
 from dpsrm.gradients import binary_loss, multiclass_loss, squared_loss
 from dpsrm.methods import OUTPUTS, Agd, Disk, Gd, Rrpsgd, Sgd, Spider, Srm, Storm
 from dpsrm.runs.book import MemoryBook
-from dpsrm.runs.entries import Header
-from dpsrm.runs.ledger import read_ledger
+from dpsrm.runs.ledger import Header, read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Theory, Training, run_trials, train
 from dpsrm.training.plan import Plan
 

@@ -253,7 +253,7 @@ def test_everything_that_is_published_names_the_unit(tmp_path):
 
 def test_a_ledger_that_speaks_of_another_number_of_units_is_noticed():
     from dpsrm.core.events import Charge, GaussianRelease, Sampling, Spending
-    from dpsrm.runs.entries import ProtectedUnit
+    from dpsrm.runs.ledger import ProtectedUnit
 
     event = GaussianRelease(noise_multiplier=1.0, sampling=Sampling(scheme="wor", population=20, batch=2))
     spending = Spending.of([Charge(event, 1)], adjacency=Adjacency.REPLACE_ONE)

@@ -19,7 +19,7 @@ from dpsrm.core.randomness import Streams
 from dpsrm.gradients import Objective
 from dpsrm.runs.book import MemoryBook
 from dpsrm.training import Performance, Step
-from dpsrm.training.start import begin, reopen
+from dpsrm.training.train import begin, reopen
 
 Told = Callable[[int, int], object]
 """(done, of how many)."""

@@ -24,8 +24,8 @@ from dpsrm.methods import Choice
 from dpsrm.runs.ledger import read_ledger
 from dpsrm.training import Plan, RecordedRun, Settings, make_plan
 from dpsrm.training.prepare import Prepared, prepare
-from dpsrm.training.start import begin
 from dpsrm.training.summing import Summer, Which
+from dpsrm.training.train import begin
 
 Indices = npt.NDArray[np.int64]
 

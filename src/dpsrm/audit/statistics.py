@@ -19,7 +19,7 @@ from dpsrm.mechanisms import Airlock, Selection
 from dpsrm.mechanisms.noise import LARGE
 from dpsrm.mechanisms.watched import Passage, WatchedAirlock, multiplier
 from dpsrm.runs.book import MemoryBook
-from dpsrm.runs.entries import Header
+from dpsrm.runs.ledger import Header
 from dpsrm.training import Step
 
 ALARM = 1e-9

@@ -13,9 +13,9 @@ import torch
 
 from dpsrm.core.errors import need_extra
 from dpsrm.data import Records, SparseRecords, load, load_like, load_rand_health
-from dpsrm.data.cells import Table
 from dpsrm.data.encoding import HashEncoder, unit_norm
 from dpsrm.data.public import public_files
+from dpsrm.data.tables import Table
 from dpsrm.experiments.logistic import FEATURES
 
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from dpsrm.core.errors import MissingExtra, need_extra
-from dpsrm.data.cells import Table
 from dpsrm.data.encoding import HashEncoder
+from dpsrm.data.tables import Table
 
 Array = npt.NDArray[Any]
 

@@ -21,11 +21,11 @@ import numpy.typing as npt
 from dpsrm.core.errors import InputError, need_extra
 from dpsrm.data.columns import Category, Column, Number
 from dpsrm.data.encoding import unit_norm
+from dpsrm.data.frames import table_of_frame
 from dpsrm.data.load import load, load_like
 from dpsrm.data.public import public_files
 from dpsrm.data.schema import Schema
 from dpsrm.data.schema_encoding import SchemaEncoder
-from dpsrm.data.tables import table_of_frame
 from dpsrm.experiments.logistic import FEATURES
 
 KNOTS = 9

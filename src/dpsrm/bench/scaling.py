@@ -21,11 +21,11 @@ from dpsrm.bench.interleaved import TRACK, quiet
 from dpsrm.bench.memory import resident
 from dpsrm.core.randomness import Streams
 from dpsrm.data import as_records
+from dpsrm.gradients import multiclass_loss
 from dpsrm.methods import Srm
 from dpsrm.runs.book import MemoryBook
+from dpsrm.training.checkpoint import record_bytes
 from dpsrm.training.config import Settings
-from dpsrm.training.identity import record_bytes
-from dpsrm.training.models import multiclass_loss
 from dpsrm.training.prepare import prepare
 from dpsrm.training.settings import Performance, Privacy, Training
 from dpsrm.training.step import Step

@@ -23,9 +23,9 @@ from dpsrm.data import Records, SparseRecords
 from dpsrm.methods import Method, Sgd
 from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, run_trials
 from dpsrm.training.defaults import NETWORK, FlowRule, default_training, ruled
-from dpsrm.training.models import Model
 from dpsrm.training.network_rule import network_training
 from dpsrm.training.predict import class_probabilities
+from dpsrm.training.settings import Model
 
 DELTA = 1e-5
 FACTORS = (0.25, 0.5, 1.0, 2.0)

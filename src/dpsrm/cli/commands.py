@@ -6,11 +6,8 @@ Commands import torch (two seconds) inside their functions, so that `dpsrm accou
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-import dpsrm
 from dpsrm.cli.account import account, calibrate
 from dpsrm.cli.audit import audit
 from dpsrm.cli.bench import bench
@@ -24,34 +21,14 @@ from dpsrm.cli.pretrain import pretrain
 from dpsrm.cli.prove import prove
 from dpsrm.cli.report import report
 from dpsrm.cli.reproduce import reproduce
-from dpsrm.cli.show import err
+from dpsrm.cli.show import options
 from dpsrm.cli.train import train
 from dpsrm.cli.verify import verify
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app.callback()(options)
 _RUNS = demo, train, predict, compare, report, verify
 for command in (*_RUNS, methods, plan, account, calibrate, prove, audit, pretrain, reproduce):
     app.command()(command)
 app.add_typer(budget, name="budget")
 app.add_typer(bench, name="bench")
-
-
-def _tell_version(wanted: bool) -> None:
-    """Print the version and stop, if that is wanted."""
-    if wanted:
-        typer.echo(f"dpsrm {dpsrm.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Results only: no bars, notices or next steps.")] = False,
-) -> None:
-    """Train models with differential privacy.
-
-    Example: dpsrm demo, then dpsrm report runs/demo --open
-    """
-    err.quiet = quiet

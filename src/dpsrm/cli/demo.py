@@ -19,8 +19,7 @@ def demo(
 
     Example: dpsrm demo --out runs/demo
     """
-    from dpsrm.cli.job import TrainingJob, run_job
-    from dpsrm.cli.ranks import default_out
+    from dpsrm.cli.job import TrainingJob, default_out, run_job
     from dpsrm.data import load_rand_health
     from dpsrm.methods import Srm
     from dpsrm.training import Model, Privacy, Settings, Training

@@ -1,4 +1,4 @@
-"""How the command line shows things: progress on stderr, results on stdout, JSON for machines."""
+"""How the command line shows things: progress on stderr, results on stdout, JSON for machines, and --quiet."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+import dpsrm
 from dpsrm.core.errors import InputError, need_extra
 from dpsrm.report.facts import METRICS
 
@@ -86,3 +87,23 @@ def metrics_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Tab
         if all(key in values for values in columns.values()):
             table.add_row(label, *(f"{values[key]:.4f}" for values in columns.values()))
     return table
+
+
+def _tell_version(wanted: bool) -> None:
+    """Print the version and stop, if that is wanted."""
+    if wanted:
+        typer.echo(f"dpsrm {dpsrm.__version__}")
+        raise typer.Exit
+
+
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Results only: no bars, notices or next steps.")] = False,
+) -> None:
+    """Train models with differential privacy.
+
+    Example: dpsrm demo, then dpsrm report runs/demo --open
+    """
+    err.quiet = quiet

@@ -57,8 +57,7 @@ def train(
 
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
-    from dpsrm.cli.job import run_job
-    from dpsrm.cli.ranks import joined
+    from dpsrm.cli.job import joined, run_job
     from dpsrm.core.files import read_toml
     from dpsrm.training import config_from
 
@@ -141,8 +140,7 @@ def _set(sections: dict[str, Any], text: str) -> None:
 
 def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, mlp_rate: float | None) -> TrainingJob:
     """Load the data that the config names; nothing is written yet. `mlp_rate`: see `_settings_for`."""
-    from dpsrm.cli.job import TrainingJob
-    from dpsrm.cli.ranks import default_out
+    from dpsrm.cli.job import TrainingJob, default_out
     from dpsrm.data import Reading, load, load_like
     from dpsrm.data.load import scaled
     from dpsrm.training.config import plain

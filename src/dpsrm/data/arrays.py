@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.data.cells import Cell
 from dpsrm.data.encoding import unit_norm
 from dpsrm.data.mapped import open_npy
+from dpsrm.data.tables import Cell
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from dpsrm.core.errors import InputError, need, need_extra
 from dpsrm.core.tracking import Track
-from dpsrm.data.cells import Cell, Table
-from dpsrm.data.tables import cells_of, need_names
+from dpsrm.data.frames import cells_of
+from dpsrm.data.tables import Cell, Table, need_names
 
 ROWS = 2**18
 """Rows that are copied together, and lie together in the copy."""

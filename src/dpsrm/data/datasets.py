@@ -1,30 +1,24 @@
-"""Map-style torch datasets as records, and whatever else can be made into records."""
+"""Map-style torch datasets as records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-import scipy.sparse
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.tree import Ragged, leaves, mapped, refilled
 from dpsrm.data.image_folder import ImageFolder
-from dpsrm.data.mapped import MappedRecords, is_mapped
+from dpsrm.data.mapped import MappedRecords
 from dpsrm.data.records import (
     Indices,
-    Records,
-    RecordSource,
-    SparseRecords,
-    TreeRecords,
     as_inputs,
     as_positions,
     as_targets,
-    as_tensor,
     need_finite,
 )
 from dpsrm.data.stored import EncodedRecords
@@ -128,50 +122,3 @@ def _collated(records: list[Any]) -> Any:
     if isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
         return as_inputs(batch[0]), as_targets(batch[1])
     return mapped(lambda part: as_inputs(part) if isinstance(part, Tensor) else part, batch)
-
-
-def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
-    """Make a record source of arrays, a torch dataset, or a record source.
-
-    Floating inputs become `dtype` (torch's default when None); integer or boolean targets become int64.
-
-    Args:
-        data: `Records`, `SparseRecords`, `DatasetRecords`, a torch `Dataset`, a pair (inputs, targets) of NumPy arrays
-            or tensors (inputs may be a SciPy sparse matrix), or a dictionary of them. Arrays that are memory-mapped
-            stay on disk.
-        dtype: the floating type of arrays' inputs.
-
-    Edge cases: raises `InputError` for no record, lengths that differ, NaN or infinite features (also when
-    only the conversion makes them infinite).
-
-    >>> import numpy as np
-    >>> source = as_records((np.eye(2), np.array([True, False])))
-    >>> source.take(np.array([0]))
-    (tensor([[1., 0.]]), tensor([1]))
-    """
-    if isinstance(data, (Records, SparseRecords, TreeRecords, DatasetRecords, *ON_DISK)):
-        return data
-    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
-        data = data.tensors
-    if isinstance(data, Dataset):
-        return DatasetRecords(data)
-    if isinstance(data, (Mapping, tuple, list)) and dtype is None and is_mapped(data):
-        return MappedRecords(data)
-    if isinstance(data, Mapping):
-        return TreeRecords({name: as_inputs(as_tensor(values, str(name)), dtype) for name, values in data.items()})
-    if isinstance(data, (tuple, list)):
-        need(len(data) == 2, "data must be a pair (inputs, targets)", length=len(data), remedy="or a dictionary")
-        if scipy.sparse.issparse(data[0]):
-            return _sparse(data[0], data[1], dtype)
-        return Records(as_inputs(data[0], dtype), as_targets(data[1]))
-    raise InputError(
-        "data must be Records, a torch Dataset, a dictionary of arrays, or a pair of arrays (inputs, targets); "
-        f"got {type(data).__name__}; give (X, y)"
-    )
-
-
-def _sparse(inputs: Any, targets: object, dtype: torch.dtype | None) -> SparseRecords:
-    """A SciPy sparse matrix and its targets, the numbers in the floating type asked for."""
-    kind = torch.empty(0, dtype=dtype or torch.get_default_dtype()).numpy().dtype
-    need(inputs.dtype.kind in "fiub", "inputs must hold numbers", dtype=str(inputs.dtype))
-    return SparseRecords(scipy.sparse.csr_array(inputs, dtype=kind), as_targets(targets))

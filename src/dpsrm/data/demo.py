@@ -7,12 +7,12 @@ import math
 import torch
 
 from dpsrm.core.errors import need_extra
-from dpsrm.data.cells import Table
 from dpsrm.data.columns import Number
 from dpsrm.data.load import Loaded
 from dpsrm.data.records import Records
 from dpsrm.data.schema import Schema
 from dpsrm.data.schema_encoding import SchemaEncoder
+from dpsrm.data.tables import Table
 
 # Ranges follow from the codebook (statsmodels.datasets.randhie.NOTE) and the experiment's published design
 # (Newhouse et al., Free for All?, 1993), not from the records; what lies outside is clamped.

@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import ArrayEncoder, Arrays
-from dpsrm.data.cells import Table
 from dpsrm.data.encoding import KNOTS, HashEncoder
 from dpsrm.data.features import ImageFeatures
+from dpsrm.data.frames import array_names, table_of_array
 from dpsrm.data.image_encoder import ImageEncoder
 from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows
 from dpsrm.data.pairs import PAIRS
 from dpsrm.data.schema import Schema, schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
-from dpsrm.data.tables import array_names, split_target, table_of_array
+from dpsrm.data.tables import Table, split_target
 
 LABEL_NAMES = ("label", "target", "y")
 """What a user may call the label of a file that has no column names."""

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsrm.core.errors import need
-from dpsrm.data.cells import MISSING, Cell, Table, read_cell
 from dpsrm.data.pairs import Column, pair_slots
+from dpsrm.data.tables import MISSING, Cell, Table, read_cell
 
 Floats = npt.NDArray[np.float32]
 

@@ -1,10 +1,8 @@
-"""Ids that say whose a record is: their column, their spelling, and columns that look like them."""
+"""Ids that say whose a record is: taken out of a file, and spelled alike."""
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,13 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.data.arrays import Arrays, read_ids
-from dpsrm.data.cells import Cell, Table, read_cell, shown
 from dpsrm.data.columns import Ignored
 from dpsrm.data.libsvm import SparseRows
 from dpsrm.data.schema import Schema
+from dpsrm.data.tables import Cell, Table, read_cell, shown, split_unit
 
 Array = npt.NDArray[Any]
 Source = Table | SparseRows | Arrays
-_log = logging.getLogger(__name__)
 
 
 def split_ids(source: Source, unit: str, *, path: Path, schema: Schema | None) -> tuple[Source, Any]:
@@ -36,52 +33,6 @@ def split_ids(source: Source, unit: str, *, path: Path, schema: Schema | None) -
     used = [] if schema is None else [c.name for c in schema.columns if not isinstance(c, Ignored)]
     need(unit not in used, "the unit must not be a feature as well", unit=unit, remedy="take it out of the schema")
     return split_unit(source, unit)
-
-
-def split_unit(source: Table, unit: str | None) -> tuple[Table, tuple[Cell, ...] | None]:
-    """The table without the column of ids, and that column's cells; as it is where there is no such column.
-
-    >>> split_unit(Table(("who", "a"), (("ann",), ("1",))), "who")
-    (Table(columns=('a',), cells=(('1',),)), ('ann',))
-    """
-    if unit is None or unit not in source.columns:
-        return source, None
-    at = source.columns.index(unit)
-    rest = Table(source.columns[:at] + source.columns[at + 1 :], source.cells[:at] + source.cells[at + 1 :])
-    return rest, source.cells[at]
-
-
-_WHO = (
-    "patient|person|subject|participant|respondent|individual|people|user|customer|client|member|student|pupil|employee|"
-    "worker|player|household|hh|family|account|device|card|owner|author"
-)
-_WORD = "id|ids|uid|uuid|guid|pid|no|nr|num|number|key|code|ref|identifier"
-_IDENTIFIER = re.compile(
-    rf"({_WHO})s?|(.*_)?(id|uid|uuid|guid|pid|identifier|ssn|mrn|imsi|imei|iban|email|username)|({_WHO})_?({_WORD})|name"
-)
-
-
-def identifier_names(columns: Iterable[str]) -> list[str]:
-    """The columns whose names say that they tell whose a record is; their cells are not looked at.
-
-    >>> identifier_names(["age", "PatientID", "user_id", "person", "paid", "household_size", "input_ids", "idp"])
-    ['PatientID', 'user_id', 'person']
-    """
-    snake = {name: re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z0-9]+", "_", name.strip()).lower() for name in columns}
-    return [name for name, plain in snake.items() if _IDENTIFIER.fullmatch(plain)]
-
-
-def tell_identifiers(columns: Iterable[str]) -> None:
-    """Warn of columns that look as if one person had several records, by their names alone."""
-    found = identifier_names(columns)
-    if found:
-        _log.warning(
-            "%s looks like an identifier by its name. If one person (or household, …) has several records, they are "
-            "protected one at a time only, and the identifier becomes a feature: give --unit %s, or remove the column "
-            "(docs/whose-privacy.md)",
-            ", ".join(found),
-            found[0],
-        )
 
 
 def distinct_ids(ids: Any) -> tuple[list[str], npt.NDArray[np.int64]]:

@@ -1,29 +1,56 @@
-"""Load a file of labelled records, and a second one by exactly the same rule."""
+"""Load a file of labelled records, and a second one by exactly the same rule.
+
+`as_records` makes records of what a caller of the Python interface holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+import scipy.sparse
 import torch
+from torch.utils.data import Dataset, TensorDataset
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npy, read_npz
 from dpsrm.data.arrow import SUFFIXES, ArrowRows, TableFile
-from dpsrm.data.cells import BINARY_CLASSES, Cell, Table, need_classes, parse_labels
+from dpsrm.data.datasets import ON_DISK, DatasetRecords
 from dpsrm.data.encoders import Encoder, Source, encode_source, encoder_for
 from dpsrm.data.encoding import unit_norm
 from dpsrm.data.features import ImageFeatures
-from dpsrm.data.identifiers import split_ids, split_unit, tell_identifiers
+from dpsrm.data.frames import read_parquet
+from dpsrm.data.identifiers import split_ids
 from dpsrm.data.libsvm import LibsvmEncoder, SparseRows, read_libsvm
+from dpsrm.data.mapped import MappedRecords, is_mapped
 from dpsrm.data.ranges import TargetRange
-from dpsrm.data.records import Records, need_norm, need_scale
+from dpsrm.data.records import (
+    Records,
+    RecordSource,
+    SparseRecords,
+    TreeRecords,
+    as_inputs,
+    as_targets,
+    as_tensor,
+    need_norm,
+    need_scale,
+)
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.stored import ArrayFile, EncodedRecords, Reading
-from dpsrm.data.tables import read_csv, read_parquet, split_target
+from dpsrm.data.tables import (
+    BINARY_CLASSES,
+    Cell,
+    Table,
+    need_classes,
+    parse_labels,
+    read_csv,
+    split_target,
+    split_unit,
+    tell_identifiers,
+)
 from dpsrm.data.units import Units
 
 _UNPACK = "unpack the file first"
@@ -270,3 +297,50 @@ def _stored_records(
 def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:
     """A source without its labels, if they are a column, and the labels."""
     return split_target(source, target) if isinstance(source, Table) else (source, source.labels)
+
+
+def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
+    """Make a record source of arrays, a torch dataset, or a record source.
+
+    Floating inputs become `dtype` (torch's default when None); integer or boolean targets become int64.
+
+    Args:
+        data: `Records`, `SparseRecords`, `DatasetRecords`, a torch `Dataset`, a pair (inputs, targets) of NumPy arrays
+            or tensors (inputs may be a SciPy sparse matrix), or a dictionary of them. Arrays that are memory-mapped
+            stay on disk.
+        dtype: the floating type of arrays' inputs.
+
+    Edge cases: raises `InputError` for no record, lengths that differ, NaN or infinite features (also when
+    only the conversion makes them infinite).
+
+    >>> import numpy as np
+    >>> source = as_records((np.eye(2), np.array([True, False])))
+    >>> source.take(np.array([0]))
+    (tensor([[1., 0.]]), tensor([1]))
+    """
+    if isinstance(data, (Records, SparseRecords, TreeRecords, DatasetRecords, *ON_DISK)):
+        return data
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        data = data.tensors
+    if isinstance(data, Dataset):
+        return DatasetRecords(data)
+    if isinstance(data, (Mapping, tuple, list)) and dtype is None and is_mapped(data):
+        return MappedRecords(data)
+    if isinstance(data, Mapping):
+        return TreeRecords({name: as_inputs(as_tensor(values, str(name)), dtype) for name, values in data.items()})
+    if isinstance(data, (tuple, list)):
+        need(len(data) == 2, "data must be a pair (inputs, targets)", length=len(data), remedy="or a dictionary")
+        if scipy.sparse.issparse(data[0]):
+            return _sparse(data[0], data[1], dtype)
+        return Records(as_inputs(data[0], dtype), as_targets(data[1]))
+    raise InputError(
+        "data must be Records, a torch Dataset, a dictionary of arrays, or a pair of arrays (inputs, targets); "
+        f"got {type(data).__name__}; give (X, y)"
+    )
+
+
+def _sparse(inputs: Any, targets: object, dtype: torch.dtype | None) -> SparseRecords:
+    """A SciPy sparse matrix and its targets, the numbers in the floating type asked for."""
+    kind = torch.empty(0, dtype=dtype or torch.get_default_dtype()).numpy().dtype
+    need(inputs.dtype.kind in "fiub", "inputs must hold numbers", dtype=str(inputs.dtype))
+    return SparseRecords(scipy.sparse.csr_array(inputs, dtype=kind), as_targets(targets))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsrm.core.errors import need
-from dpsrm.data.cells import Cell, read_cell, shown
+from dpsrm.data.tables import Cell, read_cell, shown
 
 
 @dataclass(frozen=True)

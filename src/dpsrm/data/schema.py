@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.data.cells import cell_text, need_classes
 from dpsrm.data.columns import Boolean, Category, Column, Date, Ignored, Number, Ordered, iso_date
+from dpsrm.data.tables import cell_text, need_classes
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.data.cells import BINARY, Cell, Table, cell_text, read_cell, shown
 from dpsrm.data.columns import Boolean, Category, Column, Date, Ignored, Number, Ordered, described
 from dpsrm.data.encoding import MISSING_RULE, Floats, distinct_cells, need_columns, need_finite, unit_norm
 from dpsrm.data.schema import Schema
+from dpsrm.data.tables import BINARY, Cell, Table, cell_text, read_cell, shown
 
 
 @dataclass(frozen=True)

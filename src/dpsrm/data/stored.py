@@ -18,9 +18,9 @@ from torch import Tensor
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.tracking import Track, silent
 from dpsrm.data.arrays import Arrays, need_numbers
-from dpsrm.data.cells import Cell, Table
 from dpsrm.data.mapped import MappedRecords, open_npy
 from dpsrm.data.records import Indices, as_positions
+from dpsrm.data.tables import Cell, Table
 
 IN_MEMORY = 2**30
 """Encoded tables of at most so many bytes are kept in memory, if nobody says."""

@@ -1,25 +1,185 @@
-"""Read CSV and Parquet into cells, inferring nothing from them."""
+"""Read CSV into cells, inferring nothing from them, and read cells by what is public.
+
+A cell is missing, a number, text, or a label; decided by the cell alone and what is public. A column is a feature, the
+target, or says whose a record is; the latter is told by its name alone.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import logging
 import re
-from collections.abc import Sequence
-from datetime import date, datetime, time
-from decimal import Decimal
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from dpsrm.core.errors import InputError, need, need_extra
-from dpsrm.data.cells import Cell, Table
+from dpsrm.core.errors import InputError, need
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
+Cell = str | float | int | None
+MISSING = ("", "?", "na", "n/a", "nan", "null", "none")
+"""Texts that mean "missing", in any case and with blanks around them."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as the file has them, by column: `cells[j][i]` is column j of record i."""
+
+    columns: tuple[str, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.cells[0]) if self.cells else 0
+
+
+def read_cell(cell: Cell) -> float | str | None:
+    """What one cell says: None when missing, a number, or stripped text.
+
+    Guarantee: a fixed function of this cell; no other record is consulted.
+
+    Edge cases: text that Python reads as NaN is missing; "1_000" is text; infinity is returned as a number,
+    for the caller to refuse.
+
+    >>> [read_cell(c) for c in (" 7 ", "1e3", "?", None, "Private", "1_000", 2)]
+    [7.0, 1000.0, None, None, 'Private', '1_000', 2.0]
+    """
+    if cell is None:
+        return None
+    if isinstance(cell, str):
+        text = cell.strip()
+        if text.casefold() in MISSING:
+            return None
+        if "_" in text:
+            return text
+    else:
+        text = str(cell)
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return None if number != number else number
+
+
+def cell_text(cell: Cell) -> str | None:
+    """One spelling for a category: numbers that are equal read the same ("1", "1.0", 1), text as it stands.
+
+    >>> [cell_text(c) for c in ("1.0", 1, "+1", "0.5", " Private", "NA")]
+    ['1', '1', '1', '0.5', 'Private', None]
+    """
+    value = read_cell(cell)
+    if not isinstance(value, float):
+        return value
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+def shown(cell: Cell) -> str:
+    """A cell for an error message: short even when the cell is not.
+
+    >>> shown("x" * 100)
+    'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'
+    """
+    text = str(cell)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+BINARY = (("0", "1"), ("-1", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))
+"""Pairs (negative, positive) understood without being told; case does not matter, "1.0" and "+1" are "1"."""
+
+
+BINARY_CLASSES = ("0", "1")
+
+
+_REMEDY = "name the classes with --classes A,B, or [target] classes in the schema"
+
+
+_NUMBERS = f"to predict a number, add --task regression --target-range LOW,HIGH; otherwise {_REMEDY}"
+
+
+_MANY = 10
+
+
+def need_classes(classes: Sequence[str]) -> tuple[str, ...]:
+    """Class names in one spelling: at least two, none missing, none twice.
+
+    >>> need_classes(["<=50K", ">50K"])
+    ('<=50K', '>50K')
+    """
+    names = tuple(cell_text(name) for name in classes)
+    need(len(names) >= 2, "classes must name at least two values", classes=tuple(classes))
+    need(None not in names, "a class must not be a text that means missing", classes=tuple(classes))
+    need(len(set(names)) == len(names), "classes must differ", classes=tuple(classes))
+    return tuple(str(name) for name in names)
+
+
+def parse_labels(
+    cells: Iterable[Cell], classes: Sequence[str] | None = None, *, rows: Sequence[int] | None = None
+) -> npt.NDArray[np.int64]:
+    """Turn label cells into 0..K-1.
+
+    Args:
+        cells: one label per record.
+        classes: the K class names in their order; None understands the pairs in `BINARY`.
+        rows: where the cells stand, from 1, if that is not 1, 2, …
+
+    Guarantee: the code of a label depends on that label and the public list only.
+
+    Edge cases: a missing or unknown label raises `InputError` with its row (counted from 1); so do labels
+    mixed from several binary pairs (-1, 0 and 1), since merging classes silently would be worse.
+
+    >>> parse_labels(["-1", "+1", "1.0"]).tolist(), parse_labels(["b", "a"], ["a", "b"]).tolist()
+    ([0, 1, 1], [1, 0])
+    """
+    cells = list(cells)
+    if classes is None:
+        codes = {word: code for pair in BINARY for code, word in enumerate(pair)}
+        texts = [text if text is None else text.casefold() for text in map(cell_text, cells)]
+    else:
+        codes = {word: code for code, word in enumerate(need_classes(classes))}
+        texts = [cell_text(cell) for cell in cells]
+    _need_known(cells, texts, codes, rows=rows)
+    if classes is None:
+        used = set(texts)
+        need(
+            any(used <= set(pair) for pair in BINARY),
+            "labels must come from one pair of values",
+            labels=sorted(map(str, used)),
+            remedy=_REMEDY,
+        )
+    return np.array([codes[str(text)] for text in texts], dtype=np.int64)
+
+
+def _need_known(
+    cells: Sequence[Cell], texts: Sequence[str | None], codes: dict[str, int], *, rows: Sequence[int] | None = None
+) -> None:
+    """Refuse the first label that is missing or not a class."""
+    for cell, row, text in zip(cells, rows or range(1, len(cells) + 1), texts, strict=True):
+        if text in codes:
+            continue
+        if text is None:
+            need(
+                False,
+                "every record must have a label",
+                row=row,
+                label=cell,
+                remedy="remove the record",
+            )
+        need(
+            False,
+            f"a label must be one of {', '.join(codes)}",
+            row=row,
+            label=shown(cell),
+            remedy=_NUMBERS if _many_numbers(texts) else _REMEDY,
+        )
+
+
+def _many_numbers(texts: Sequence[str | None]) -> bool:
+    """Whether labels look like measurements: more than ten different values, all numbers."""
+    values = {text for text in texts if text is not None}
+    return len(values) > _MANY and all(isinstance(read_cell(text), float) for text in values)
 
 
 def read_csv(raw: bytes) -> Table:
@@ -46,63 +206,6 @@ def read_csv(raw: bytes) -> Table:
         raise InputError(f"the file must be a CSV table; got line={reader.line_num}: {error}") from error
     need(bool(rows), "a table must have records below its header", columns=header)
     return Table(header, tuple(zip(*rows, strict=True)))
-
-
-def read_parquet(path: Path | str) -> Table:
-    """Read a Parquet or Arrow file: numbers stay numbers, texts texts, null is missing, dates become ISO text; what is
-    no whole file, duplicate columns, nested or binary columns raise `InputError`."""
-    need_extra("pyarrow", extra="cli")
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        if Path(path).suffix.lower() in (".arrow", ".feather"):
-            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        else:  # ParquetFile, not read_table: the latter adds columns guessed from folder names
-            table = pq.ParquetFile(path).read()
-        columns = need_names(table.column_names)
-        cells = tuple(cells_of(name, table.column(name)) for name in columns)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"the file must be a whole Parquet or Arrow table; got {str(path)!r}: {error}") from error
-    need(table.num_rows > 0, "a table must have records", columns=columns)
-    return Table(columns, cells)
-
-
-def table_of_frame(frame: pd.DataFrame) -> Table:
-    """The cells of a pandas DataFrame, as those of the Parquet file it would be written to; the index is left out.
-
-    Edge cases: columns that Parquet could not hold (of mixed types, for instance) raise `InputError`.
-    """
-    need_extra("pyarrow", extra="cli")
-    import pyarrow as pa
-
-    columns = need_names([str(name) for name in frame.columns])
-    try:
-        table = pa.Table.from_pandas(frame.set_axis(list(columns), axis=1), preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InputError(f"a DataFrame's columns must hold one type each; got {str(error)[:200]}") from error
-    need(len(frame) > 0, "a table must have records", columns=columns)
-    return Table(columns, tuple(cells_of(name, table.column(name)) for name in columns))
-
-
-def array_names(columns: int) -> tuple[str, ...]:
-    """What the columns of an array are called: x0, x1, …"""
-    return tuple(f"x{j}" for j in range(columns))
-
-
-def table_of_array(x: npt.NDArray[np.float64], columns: Sequence[str]) -> Table:
-    """An array's columns as those of a table, in their order; NaN is a missing cell.
-
-    >>> table_of_array(np.array([[1.0, np.nan]]), ["age", "income"]).cells
-    ((1.0,), (nan,))
-    """
-    need(
-        x.ndim == 2 and x.shape[1] == len(columns),
-        "an array must have a column for each that the model was made for",
-        shape=x.shape,
-        columns=tuple(columns),
-    )
-    return Table(tuple(columns), tuple(tuple(column) for column in x.T.tolist()))
 
 
 def split_target(table: Table, target: str | None) -> tuple[Table, tuple[Cell, ...]]:
@@ -159,42 +262,51 @@ def _need_width(row: list[str], header: tuple[str, ...], line: int) -> list[str]
     return row
 
 
-def cells_of(name: str, column: pa.ChunkedArray) -> tuple[Cell, ...]:
-    """One Parquet column as cells."""
-    from pyarrow import types
+def split_unit(source: Table, unit: str | None) -> tuple[Table, tuple[Cell, ...] | None]:
+    """The table without the column of ids, and that column's cells; as it is where there is no such column.
 
-    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    readable = (
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_boolean(kind)
-        or types.is_decimal(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or str(kind) == "string_view"
-        or types.is_date(kind)
-        or types.is_time(kind)
-        or types.is_timestamp(kind)
-        or types.is_null(kind)
-    )
-    need(
-        readable,
-        "a Parquet column must hold numbers, texts, booleans or dates",
-        column=name,
-        type=str(kind),
-        remedy="remove or flatten the column",
-    )
-    return tuple(_cell(value) for value in column.to_pylist())
+    >>> split_unit(Table(("who", "a"), (("ann",), ("1",))), "who")
+    (Table(columns=('a',), cells=(('1',),)), ('ann',))
+    """
+    if unit is None or unit not in source.columns:
+        return source, None
+    at = source.columns.index(unit)
+    rest = Table(source.columns[:at] + source.columns[at + 1 :], source.cells[:at] + source.cells[at + 1 :])
+    return rest, source.cells[at]
 
 
-def _cell(value: object) -> Cell:
-    """One Parquet value as a cell."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int) and abs(value) > 2**53:
-        return value  # an id, perhaps: as a float it might be another's
-    if isinstance(value, (bool, int, float, Decimal)):
-        return float(value)
-    if isinstance(value, (date, datetime, time)):
-        return value.isoformat()
-    raise InputError(f"a Parquet value must be a number, text or date; got {type(value).__name__}; convert it to text")
+_WHO = (
+    "patient|person|subject|participant|respondent|individual|people|user|customer|client|member|student|pupil|employee|"
+    "worker|player|household|hh|family|account|device|card|owner|author"
+)
+
+
+_WORD = "id|ids|uid|uuid|guid|pid|no|nr|num|number|key|code|ref|identifier"
+
+
+_IDENTIFIER = re.compile(
+    rf"({_WHO})s?|(.*_)?(id|uid|uuid|guid|pid|identifier|ssn|mrn|imsi|imei|iban|email|username)|({_WHO})_?({_WORD})|name"
+)
+
+
+def identifier_names(columns: Iterable[str]) -> list[str]:
+    """The columns whose names say that they tell whose a record is; their cells are not looked at.
+
+    >>> identifier_names(["age", "PatientID", "user_id", "person", "paid", "household_size", "input_ids", "idp"])
+    ['PatientID', 'user_id', 'person']
+    """
+    snake = {name: re.sub(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z0-9]+", "_", name.strip()).lower() for name in columns}
+    return [name for name, plain in snake.items() if _IDENTIFIER.fullmatch(plain)]
+
+
+def tell_identifiers(columns: Iterable[str]) -> None:
+    """Warn of columns that look as if one person had several records, by their names alone."""
+    found = identifier_names(columns)
+    if found:
+        _log.warning(
+            "%s looks like an identifier by its name. If one person (or household, …) has several records, they are "
+            "protected one at a time only, and the identifier becomes a feature: give --unit %s, or remove the column "
+            "(docs/whose-privacy.md)",
+            ", ".join(found),
+            found[0],
+        )

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import Arrays, need_numbers
-from dpsrm.data.cells import Cell, Table
 from dpsrm.data.encoders import Encoder, Source, encode_source
 from dpsrm.data.encoding import Floats
+from dpsrm.data.frames import table_of_frame
 from dpsrm.data.libsvm import LibsvmEncoder, SparseRows
 from dpsrm.data.load import read_source
-from dpsrm.data.tables import table_of_frame
+from dpsrm.data.tables import Cell, Table
 
 
 def encode_unlabelled(data: object, encoder: Encoder, *, target: str | None = None, unit: str | None = None) -> Floats:

@@ -17,10 +17,10 @@ from dpsrm.core.errors import need
 from dpsrm.data.columns import Number
 from dpsrm.data.encoders import Encoder
 from dpsrm.data.encoding import Floats, HashEncoder
+from dpsrm.data.frames import array_names, table_of_array
 from dpsrm.data.libsvm import LibsvmEncoder
 from dpsrm.data.schema import Schema, read_schema, schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
-from dpsrm.data.tables import array_names, table_of_array
 from dpsrm.data.unlabelled import encode_unlabelled
 from dpsrm.estimators.leaks import tell_leak
 

@@ -16,8 +16,7 @@ from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
 from dpsrm.mechanisms import Airlock
 from dpsrm.runs.book import Book, MemoryBook
-from dpsrm.runs.entries import Header
-from dpsrm.runs.ledger import Ledger
+from dpsrm.runs.ledger import Header, Ledger
 
 
 def noisy_score(merits: npt.NDArray[np.float64], streams: Streams, *, noise_multiplier: float, delta: float) -> float:

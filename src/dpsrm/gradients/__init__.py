@@ -10,8 +10,8 @@ from dpsrm.gradients.linear import LinearEngine
 from dpsrm.gradients.loop import LoopEngine
 from dpsrm.gradients.losses import clipped_losses
 from dpsrm.gradients.module_state import Layout
-from dpsrm.gradients.objective import Objective, Way
-from dpsrm.gradients.passes import ModelLosses, PerExampleLoss, as_losses
+from dpsrm.gradients.objective import Objective, Way, as_losses
+from dpsrm.gradients.passes import ModelLosses, PerExampleLoss
 from dpsrm.gradients.query import ClipRule, Engine, Excess, Part, Query
 from dpsrm.gradients.standard_losses import CLOSED_FORMS, binary_loss, multiclass_loss, squared_loss
 

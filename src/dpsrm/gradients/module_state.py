@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -20,7 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import IsolationError, need
-from dpsrm.gradients.shards import bare, emptied, is_sharded, local, parameters_of, part_of
+
+_MARK = "_is_fsdp_managed_module"
+_STATE = "__composable_api_state_key"
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_STATE_HOOKS = ("_state_dict_", "_load_state_dict_")
 
 
 @dataclass(frozen=True)
@@ -192,3 +198,81 @@ def _deep(value: Any, memo: dict[int, Any]) -> Any:
             f"every pass runs on a copy of module and loss, but {type(value).__name__} cannot be copied: {error}; "
             "keep it outside of the module, or give its class a __deepcopy__"
         ) from error
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is a part of one that lies on several ranks."""
+    found = sys.modules.get("torch.distributed.tensor")  # where nobody imported it, nothing is sharded
+    return found is not None and isinstance(tensor, found.DTensor)
+
+
+def wrapped(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules, by name, that were given to `fully_shard`."""
+    found = sys.modules.get("torch.distributed.fsdp")
+    if found is None:
+        return []
+    return [(name, each) for name, each in module.named_modules() if isinstance(each, found.FSDPModule)]
+
+
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by name; those that `fully_shard` put together for a forward pass of the user's are let go."""
+    for _, each in wrapped(module):
+        each.reshard()  # type: ignore[operator]
+    return dict(module.named_parameters())
+
+
+def local(tensor: Any) -> Tensor:
+    """This rank's part of a sharded tensor; any other tensor itself."""
+    found: Tensor = tensor.detach().to_local() if is_sharded(tensor) else tensor.detach()
+    return found
+
+
+def part_of(whole: Tensor, sharded: Any) -> Tensor:
+    """What this rank holds of a whole tensor that is sharded like another."""
+    dim, mesh = sharded.placements[0].dim, sharded.device_mesh
+    begin, length = spans(whole.shape[dim], mesh.size())[mesh.get_local_rank()]
+    return whole.narrow(dim, begin, length)
+
+
+def spans(length: int, ranks: int) -> list[tuple[int, int]]:
+    """Where each rank's part of a dimension begins, and how long it is; the last ranks may have nothing.
+
+    >>> spans(5, 2), spans(2, 3)
+    ([(0, 3), (3, 2)], [(0, 1), (1, 1), (2, 0)])
+    """
+    each = -(-length // ranks)
+    ends = [min(length, each * rank) for rank in range(ranks + 1)]
+    return [(begin, end - begin) for begin, end in pairwise(ends)]
+
+
+def bare(module: nn.Module) -> tuple[type[nn.Module], dict[str, Any]]:
+    """A module's class and attributes without what `fully_shard` put there."""
+    attributes = module.__dict__
+    if _MARK not in attributes:
+        return type(module), attributes
+    sharding = sys.modules["torch.distributed.fsdp"].FSDPModule
+    kind = next(each for each in type(module).__mro__ if not issubclass(each, sharding))
+    kept = {
+        n: v for n, v in attributes.items() if not n.startswith(_STATE) and n not in (_MARK, "_fsdp_use_orig_params")
+    }
+    return kind, {name: _without_hooks(name, value) for name, value in kept.items()}
+
+
+def _without_hooks(name: str, value: Any) -> Any:
+    """Hooks without torch's for sharding: a twin runs without them, and never loads a state."""
+    if name in _HOOKS:
+        return type(value)(
+            (at, hook) for at, hook in value.items() if not hook.__module__.startswith("torch.distributed")
+        )
+    return type(value)() if name.startswith(_STATE_HOOKS) and isinstance(value, dict) else value
+
+
+def emptied(twin: nn.Module) -> nn.Module:
+    """A twin whose sharded parameters have their shapes but no numbers; tied ones stay tied."""
+    empty: dict[int, nn.Parameter] = {}
+    for owner in twin.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is not None and is_sharded(parameter):
+                made = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+                owner._parameters[name] = empty.setdefault(id(parameter), nn.Parameter(made, requires_grad=False))
+    return twin

@@ -6,6 +6,7 @@ Shapes: B examples, P trainable parameters in all.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,10 +20,10 @@ from dpsrm.core.errors import DpsrmError, InputError, IsolationError, need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
 from dpsrm.gradients.borrowed import Borrowed
-from dpsrm.gradients.module_state import Layout, Twins
+from dpsrm.gradients.module_state import Layout, Twins, is_sharded, local, parameters_of
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
 from dpsrm.gradients.places import Draws
-from dpsrm.gradients.shards import Shards, is_sharded, local, parameters_of
+from dpsrm.gradients.shards import Shards
 from dpsrm.gradients.torch_state import AutocastWatch, generators_kept, seed_generators
 
 
@@ -292,3 +293,20 @@ def _digest(value: Tensor) -> bytes:
 def _same(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors hold the same numbers."""
     return torch.equal(x, y) or bool(((x == y) | ((x != x) & (y != y))).all())
+
+
+def as_losses(loss: PerExampleLoss | ModelLosses) -> PerExampleLoss | ModelLosses:
+    """`ModelLosses` of a function whose first parameter is called `model`; anything else as it is.
+
+    >>> type(as_losses(lambda model, batch: model(batch).sum(dim=1))).__name__
+    'ModelLosses'
+    >>> as_losses(nn.MSELoss(reduction="none"))
+    MSELoss()
+    """
+    if isinstance(loss, (ModelLosses, nn.Module)):
+        return loss
+    try:
+        first = next(iter(inspect.signature(loss).parameters), "")
+    except (TypeError, ValueError):  # a function written in C has no signature
+        return loss
+    return ModelLosses(loss) if first == "model" else loss

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,23 +29,6 @@ class ModelLosses:
     """
 
     function: Callable[[nn.Module, Batch], Tensor]
-
-
-def as_losses(loss: PerExampleLoss | ModelLosses) -> PerExampleLoss | ModelLosses:
-    """`ModelLosses` of a function whose first parameter is called `model`; anything else as it is.
-
-    >>> type(as_losses(lambda model, batch: model(batch).sum(dim=1))).__name__
-    'ModelLosses'
-    >>> as_losses(nn.MSELoss(reduction="none"))
-    MSELoss()
-    """
-    if isinstance(loss, (ModelLosses, nn.Module)):
-        return loss
-    try:
-        first = next(iter(inspect.signature(loss).parameters), "")
-    except (TypeError, ValueError):  # a function written in C has no signature
-        return loss
-    return ModelLosses(loss) if first == "model" else loss
 
 
 class Supervised:

@@ -6,7 +6,7 @@ from dpsrm.methods.agd import Agd
 from dpsrm.methods.assumptions import Assumptions
 from dpsrm.methods.disk import Disk
 from dpsrm.methods.gd import Gd, exact_noise
-from dpsrm.methods.method import Ask, Choice, Method, Schedule, Stage, Walk
+from dpsrm.methods.method import Ask, Choice, DirectionWalk, Method, Schedule, Stage, Walk
 from dpsrm.methods.outputs import OUTPUTS, Output, make_output
 from dpsrm.methods.rrpsgd import Rrpsgd, papers_noise
 from dpsrm.methods.schedules import DECAYS, RateSchedule, Scheduled
@@ -26,7 +26,6 @@ from dpsrm.methods.steps import (
 from dpsrm.methods.storm import Storm
 from dpsrm.methods.theorem_noise import TheoremNoise, best_theorem_noise, corollary_beta, corollary_steps, theorem_noise
 from dpsrm.methods.theory import Theory, TheoryPlan, plan_theory
-from dpsrm.methods.walk import DirectionWalk
 
 METHODS: dict[str, type[Method]] = {each.name: each for each in (Srm, Sgd, Gd, Agd, Rrpsgd, Disk, Spider, Storm)}
 """Every method, by name: what the command line, configs, experiments and docs list."""

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.gradients import ClipRule
-from dpsrm.methods.method import Method, Schedule
+from dpsrm.methods.method import Method, Schedule, need_positive
 from dpsrm.methods.sgd import Sgd, SgdWalk
 from dpsrm.methods.steps import Stepper
-from dpsrm.methods.walk import need_positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.gradients import ClipRule, Part, Query
-from dpsrm.methods.method import Ask, Method, Schedule
+from dpsrm.methods.method import Ask, DirectionWalk, Method, Schedule, need_positive
 from dpsrm.methods.steps import Stepper
-from dpsrm.methods.walk import DirectionWalk, need_positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.gradients import ClipRule, Part, Query
-from dpsrm.methods.method import Ask, Method, Schedule, Stage
+from dpsrm.methods.method import Ask, DirectionWalk, Method, Schedule, Stage, need_positive, radius
 from dpsrm.methods.steps import Stepper
-from dpsrm.methods.walk import DirectionWalk, need_positive, radius
 
 
 @dataclass(frozen=True, kw_only=True)

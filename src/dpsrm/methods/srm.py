@@ -14,10 +14,9 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.gradients import ClipRule, Excess, Part, Query
-from dpsrm.methods.method import Ask, Method, Schedule
+from dpsrm.methods.method import Ask, DirectionWalk, Method, Schedule, need_positive, radius
 from dpsrm.methods.schedules import DECAYS, decay
 from dpsrm.methods.steps import Stepper
-from dpsrm.methods.walk import DirectionWalk, need_positive, radius
 
 
 @dataclass(frozen=True, kw_only=True)

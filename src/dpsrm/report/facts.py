@@ -14,9 +14,8 @@ from dpsrm.core.errors import InputError, LedgerError
 from dpsrm.core.events import Adjacency, GaussianRelease, Spending
 from dpsrm.core.files import read_limited, read_toml
 from dpsrm.runs.certificate import prove, proved_spending
-from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.ledger import LedgerFacts, read_ledger
+from dpsrm.runs.ledger import Closing, LedgerFacts, read_ledger
 
 _LONGEST_HEADER = 2**24
 METRICS = {"log_loss": "log-loss", "auc": "AUC", "error": "0/1 error", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}

@@ -12,14 +12,13 @@ from dataclasses import replace
 from dpsrm.accounting import Guarantee
 from dpsrm.core.files import write_atomically
 from dpsrm.report.attack import FALSE_POSITIVES, Attack, attack_on, attacker, over_run
-from dpsrm.report.checklist import checklist, formal, model_card
-from dpsrm.report.described import Item
+from dpsrm.report.checklist import Item, checklist, formal, model_card
 from dpsrm.report.facts import RunFacts, from_whom, headline, not_protected, protected, read_facts
 from dpsrm.report.operator import operator_page, read_journal
 from dpsrm.report.page import Markup, items, page, section, tag
 from dpsrm.runs.certificate import render
-from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
+from dpsrm.runs.ledger import Closing
 
 VERSION = 1
 """Of statement.json."""

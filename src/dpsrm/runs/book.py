@@ -6,7 +6,7 @@ from typing import Protocol
 
 from dpsrm.core.errors import need
 from dpsrm.core.events import Charge, Event, Spending
-from dpsrm.runs.entries import Closing, Header
+from dpsrm.runs.ledger import Closing, Header
 
 
 class Book(Protocol):

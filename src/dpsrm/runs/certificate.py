@@ -20,8 +20,7 @@ from dpsrm.core.events import (
 )
 from dpsrm.core.filter import fits_filter, whole_filter
 from dpsrm.core.isolation import Isolation
-from dpsrm.runs.entries import Closing, ProtectedUnit
-from dpsrm.runs.ledger import LedgerFacts
+from dpsrm.runs.ledger import Closing, LedgerFacts, ProtectedUnit
 
 _NOT_PROTECTED = """\
 ## What is not protected

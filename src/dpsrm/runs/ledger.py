@@ -1,19 +1,198 @@
 """The ledger: a hash chain of charges, each on disk before what it charges is released.
 
-Line 0's body is the header; then charges; a finished run ends with a closing line that binds all it publishes.
+Line 0's body is the header; then charges; a finished run ends with a closing line that binds all it publishes. Header
+and closing line say all of a certificate that the charges do not.
 A crash may waste budget (a charge without its release), it can never hide spending.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dpsrm.core.chain import GENESIS, Chain, Lines, read_chain
-from dpsrm.core.errors import DpsrmError, LedgerError
-from dpsrm.core.events import Charge, Event, Spending, event_from_json, event_to_json
-from dpsrm.runs.entries import Closing, Header
+from dpsrm.core.errors import DpsrmError, LedgerError, need
+from dpsrm.core.events import (
+    LARGEST,
+    Adjacency,
+    Charge,
+    Event,
+    GaussianRelease,
+    Spending,
+    ZcdpRelease,
+    event_from_json,
+    event_to_json,
+)
+from dpsrm.core.isolation import Isolation
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+_LONGEST, _LONGEST_NAME = 10_000, 200
+"""Characters that a text in a closing line and the name of a unit may have: they may come from anywhere."""
+_VERSION = 2
+_RANDOMNESS = {True: "secure", False: "seeded: reproducible, not private"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtectedUnit:
+    """What one example of a run is.
+
+    Attributes:
+        name: the column of ids, or what the user calls it.
+        count: N, how many units there are.
+        rows: k, how many rows of one unit count at most in one release.
+    """
+
+    name: str
+    count: int
+    rows: int
+
+    def __post_init__(self) -> None:
+        """Refuse what no run has: a ledger may come from anywhere."""
+        short = isinstance(self.name, str) and 0 < len(self.name) <= _LONGEST_NAME
+        need(short, f"a unit has a name of at most {_LONGEST_NAME} characters")
+        for name in ("count", "rows"):
+            value = getattr(self, name)
+            need(type(value) is int and 1 <= value <= LARGEST, f"the {name} of a unit is a whole number, 1 or more")
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger's header says."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> ProtectedUnit:
+        """What a ledger's header says."""
+        return cls(**body)
+
+    def __str__(self) -> str:
+        """The same for people."""
+        return f"{self.count} units by {self.name}, at most {self.rows} rows of each in a release"
+
+    def problems(self, spending: Spending) -> list[str]:
+        """Charges that speak of another number of units."""
+        drawn = (c.event.sampling.population for c in spending.charges if isinstance(c.event, GaussianRelease))
+        return [f"a release from {n} units, but the header says {self.count}" for n in drawn if n != self.count]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The facts a ledger opens with: what is promised, under which adjacency, and how random the run was.
+
+    Attributes:
+        filter_rho: ρ*, fixed beforehand, that the sum of all charges' ρ may not exceed, if the run chooses its releases
+            as it goes; its guarantee is that of ρ*-zCDP (core/filter.py). None: the charges were planned.
+        unit: what is protected, if not one record.
+    """
+
+    adjacency: Adjacency
+    epsilon: float | None
+    delta: float | None
+    accountant: str
+    private_randomness: bool
+    filter_rho: float | None = None
+    unit: ProtectedUnit | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The header line's body; one that speaks of records says nothing of units."""
+        return {
+            "kind": "header",
+            "version": _VERSION,
+            "adjacency": self.adjacency.value,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "accountant": self.accountant,
+            "randomness": _RANDOMNESS[self.private_randomness],
+            "filter_rho": self.filter_rho,
+            **({} if self.unit is None else {"unit": self.unit.to_json()}),
+        }
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Header:
+        """Read a header line's body; `LedgerError` if it is not one."""
+        if body.get("kind") != "header" or body.get("version") != _VERSION:
+            raise LedgerError(f"a ledger opens with a header of version {_VERSION}; got {body!r}")
+        try:
+            header = cls(
+                adjacency=Adjacency(body["adjacency"]),
+                epsilon=body["epsilon"],
+                delta=body["delta"],
+                accountant=body["accountant"],
+                private_randomness={word: private for private, word in _RANDOMNESS.items()}[body["randomness"]],
+                filter_rho=body["filter_rho"],
+                unit=None if "unit" not in body else ProtectedUnit.from_json(body["unit"]),
+            )
+            header._check()
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerError(f"malformed ledger header: {error}") from error
+        return header
+
+    def _check(self) -> None:
+        """Refuse promises that are none: the file may come from anywhere."""
+        both = self.epsilon is None and self.delta is None
+        numbers = isinstance(self.epsilon, float | int) and isinstance(self.delta, float | int)
+        need(both or numbers, "a header has epsilon and delta, or neither", epsilon=self.epsilon, delta=self.delta)
+        need(self.epsilon is None or 0 < self.epsilon < math.inf, "epsilon must be positive", epsilon=self.epsilon)
+        need(self.delta is None or 0 < self.delta < 1, "delta must lie between 0 and 1", delta=self.delta)
+        need(isinstance(self.accountant, str), "an accountant has a name", accountant=self.accountant)
+        if self.filter_rho is not None:
+            ZcdpRelease(rho=self.filter_rho)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closing:
+    """What a finished run binds to its chain of charges.
+
+    Attributes:
+        released: how many releases were made.
+        unit: what one record is, in the words of the certificate.
+        isolation: what the sensitivity rests on.
+        engine: how the clipped sums were computed.
+        files: the SHA-256 of every published file but the ledger, by name.
+        planned: all releases of the plan, if the run was stopped before they were made; none otherwise.
+    """
+
+    released: int
+    unit: str
+    isolation: Isolation
+    engine: str
+    files: Mapping[str, str]
+    planned: tuple[Charge, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The closing line's body."""
+        planned = [[event_to_json(charge.event), charge.count] for charge in self.planned]
+        return {
+            "kind": "close",
+            "released": self.released,
+            "unit": self.unit,
+            "isolation": self.isolation.value,
+            "engine": self.engine,
+            "files": dict(self.files),
+            **({"planned": planned} if planned else {}),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Closing:
+        """Read a closing line's body; `LedgerError` if it is not one."""
+        try:
+            closing = cls(
+                released=body["released"],
+                unit=body["unit"],
+                isolation=Isolation(body["isolation"]),
+                engine=body["engine"],
+                files=dict(body["files"]),
+                planned=tuple(Charge(event_from_json(event), count) for event, count in body.get("planned", [])),
+            )
+            texts = (closing.unit, closing.engine, *closing.files)
+            good = type(closing.released) is int and all(isinstance(t, str) and len(t) <= _LONGEST for t in texts)
+            if not good or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in closing.files.values()):
+                raise ValueError("a number, texts and digests are needed")
+        except (KeyError, TypeError, ValueError, DpsrmError) as error:
+            raise LedgerError(f"malformed closing line: {str(body)[:200]} ({error})") from error
+        return closing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,8 @@ from dpsrm.accounting.position import need_reserved
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.files import sha256_of
 from dpsrm.runs.certificate import prove, render
-from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.ledger import LedgerFacts, read_ledger
+from dpsrm.runs.ledger import Closing, LedgerFacts, read_ledger
 
 
 @dataclass(frozen=True, kw_only=True)

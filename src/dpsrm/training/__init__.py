@@ -5,12 +5,11 @@ from dpsrm.training.callbacks import EarlyStopping, Evaluate
 from dpsrm.training.config import Config, Data, Settings, config_from, settings_to_dict
 from dpsrm.training.load_run import LoadedRun, load_run
 from dpsrm.training.metrics import classification_metrics, half_widths, regression_metrics
-from dpsrm.training.models import Model, loss_for
 from dpsrm.training.own_loop import PrivateTraining
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.private import make_private
 from dpsrm.training.recorded import RecordedRun, Run
-from dpsrm.training.settings import Performance, Privacy, Training
+from dpsrm.training.settings import Model, Performance, Privacy, Training, loss_for
 from dpsrm.training.statement import Statement
 from dpsrm.training.step import Progress, Step
 from dpsrm.training.train import Callback, resume, train

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.methods import Method, Srm, Theory, method_class
-from dpsrm.training.models import Model
-from dpsrm.training.settings import Performance, Privacy, Training
+from dpsrm.training.settings import Model, Performance, Privacy, Training
 from dpsrm.training.statement import Statement
 
 T = TypeVar("T")

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from dpsrm.core.errors import RankFailed, need
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum
+from dpsrm.gradients.module_state import is_sharded, parameters_of
 from dpsrm.gradients.query import Query, need_safe
-from dpsrm.gradients.shards import is_sharded, parameters_of
 from dpsrm.mechanisms.merge import Shares, Summed, merged_over, whole
 from dpsrm.mechanisms.wire import Wire
 from dpsrm.runs.book import PositionedBook
-from dpsrm.runs.entries import Header
 from dpsrm.runs.keys import pack_key, unpack_key
+from dpsrm.runs.ledger import Header
 from dpsrm.training.lending import Lending
 from dpsrm.training.rank_books import FollowingBook, LeadingBook
 from dpsrm.training.strategy import Replicated

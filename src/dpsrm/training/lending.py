@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import RankFailed, need
-from dpsrm.gradients.shards import blocks_of, is_sharded, local, parameters_of, spans, wrapped
+from dpsrm.gradients.module_state import is_sharded, local, parameters_of, spans, wrapped
+from dpsrm.gradients.shards import blocks_of
 from dpsrm.mechanisms.wire import Wire
 
 _NONE, _DONE = -1, None

@@ -18,8 +18,8 @@ from dpsrm.core.randomness import Streams
 from dpsrm.runs import verify
 from dpsrm.runs.folder import RunFolder
 from dpsrm.training.config import build
-from dpsrm.training.models import Model
 from dpsrm.training.predict import chosen_classes, class_probabilities, outputs_of, predicted_numbers, range_from
+from dpsrm.training.settings import Model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from dpsrm.core.events import (
 )
 from dpsrm.core.filter import fits_filter, whole_filter, zcdp_sum
 from dpsrm.methods import Method, Schedule, Stage
-from dpsrm.runs.entries import Header, ProtectedUnit
+from dpsrm.runs.ledger import Header, ProtectedUnit
 from dpsrm.training.settings import Privacy
 
 Noise = Callable[..., float]

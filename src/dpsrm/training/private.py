@@ -34,8 +34,8 @@ from dpsrm.training.private_arguments import (
 from dpsrm.training.ranks import lend, strategy
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.settings import OWN, Performance, Privacy, Training
-from dpsrm.training.start import begin, reopen
 from dpsrm.training.statement import Statement
+from dpsrm.training.train import begin, reopen
 
 
 def make_private(

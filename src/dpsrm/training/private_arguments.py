@@ -15,7 +15,7 @@ from dpsrm.core.events import Adjacency, Scheme
 from dpsrm.core.isolation import Isolation
 from dpsrm.data import RecordSource, as_records
 from dpsrm.gradients import STANDARD_LOSSES, Layout, ModelLosses, PerExampleLoss
-from dpsrm.gradients.shards import is_sharded
+from dpsrm.gradients.module_state import is_sharded
 from dpsrm.methods import CorrectedAdam, Method, OptimizerStep, Stepper, method_class
 from dpsrm.training.loader import records_of
 from dpsrm.training.network_rule import network_batch, network_rate

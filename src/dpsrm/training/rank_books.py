@@ -9,7 +9,7 @@ from dpsrm.core.errors import LedgerError, RankFailed
 from dpsrm.core.events import Charge, Event, Spending, event_from_json, event_to_json
 from dpsrm.mechanisms.wire import Wire
 from dpsrm.runs.book import PositionedBook
-from dpsrm.runs.entries import Closing, Header
+from dpsrm.runs.ledger import Closing, Header
 
 
 class LeadingBook:

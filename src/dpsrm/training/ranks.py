@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dpsrm.core.errors import need
-from dpsrm.gradients.shards import is_sharded, parameters_of
+from dpsrm.gradients.module_state import is_sharded, parameters_of
 from dpsrm.methods import Spider
 from dpsrm.training.config import Settings
 from dpsrm.training.lending import Lending

@@ -24,8 +24,8 @@ from dpsrm.gradients import ENGINES, Engine, Objective, Way
 from dpsrm.gradients.torch_state import copied
 from dpsrm.report import publish_words
 from dpsrm.runs.book import PositionedBook
-from dpsrm.runs.entries import Closing
 from dpsrm.runs.folder import RunFolder
+from dpsrm.runs.ledger import Closing
 from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpoint
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from dpsrm.gradients import Objective
-from dpsrm.gradients.shards import parameters_of
+from dpsrm.gradients.module_state import parameters_of
 from dpsrm.training.checkpoint import bytes_of
 
 _TYPES = {

@@ -13,7 +13,7 @@ from dpsrm.gradients.query import Query, need_safe
 from dpsrm.mechanisms.merge import Summed, merged
 from dpsrm.methods import Walk
 from dpsrm.runs.book import PositionedBook
-from dpsrm.runs.entries import Header
+from dpsrm.runs.ledger import Header
 
 
 class Strategy(Protocol):

@@ -13,7 +13,7 @@ from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.data import Picked, Records, RecordSource, SparseRecords, UnitRecords, csr_tensor
 from dpsrm.gradients import Batch, Engine, LinearEngine, Objective, Query, clipped_losses
 from dpsrm.gradients.batch import on_device
-from dpsrm.gradients.linear_sums import LinearSums
+from dpsrm.gradients.linear import LinearSums
 from dpsrm.gradients.torch_state import seed_generators
 from dpsrm.methods import Choice
 from dpsrm.training.targets import rows_of

@@ -17,11 +17,10 @@ from torch import nn
 
 from dpsrm.core.errors import need
 from dpsrm.data import MappedRecords, Records, RecordSource, SparseRecords, UnitRecords, Units
-from dpsrm.gradients import AUTO, LinearEngine, Objective, Way
+from dpsrm.gradients import AUTO, LinearEngine, Objective, Way, binary_loss, multiclass_loss
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.torch_state import generators_kept
 from dpsrm.training.config import Settings
-from dpsrm.training.models import binary_loss, multiclass_loss
 from dpsrm.training.settings import Performance, Privacy
 
 _log = logging.getLogger(__name__)
