@@ -2,15 +2,21 @@
 
 import math
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
+from conftest import SHARED
 from dpsrm.core.errors import InputError
-from dpsrm.data import features, load
+from dpsrm.data import features, load, photos
 from dpsrm.data.features import EXTRACTORS, ImageFeatures
 from dpsrm.data.hog import hog
+from dpsrm.data.images import read_cifar
+from dpsrm.data.public import image_files
+from dpsrm.data.scattering import scattering
 from dpsrm.training import load_run
 
 KINDS = sorted(EXTRACTORS)
@@ -108,6 +114,43 @@ def test_scattering_is_kymatios():
     assert torch.allclose(ImageFeatures(kind="scattering").of(pixels).double(), wanted, atol=1e-3)
 
 
+def test_maps_of_photographs_are_scaled_by_constants():
+    """Each map has its own mean and spread, the same for every colour and every record; then the length is 1."""
+    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+
+    pixels = images(2, (3, 16, 16))
+    maps = ScatteringTorch2D(J=2, shape=(16, 16))(pixels.float() / 255).double()  # records, colours, maps, places
+    mean, spread = (
+        torch.tensor([float(word) for word in words.split()]).double().reshape(81, 1, 1)
+        for words in (photos._MEANS, photos._SPREADS)
+    )
+    flat = ((maps - mean) / spread).reshape(2, -1)
+    wanted = flat / flat.norm(dim=1, keepdim=True)
+    assert torch.allclose(ImageFeatures(kind="scattering-photos").of(pixels).double(), wanted, atol=1e-4)
+
+
+def test_where_the_constants_of_photographs_come_from():
+    """Means and spreads over images, colours and places."""
+    pixels = images(4, (3, 16, 16))
+    maps = scattering((3, 16, 16))(pixels.float() / 255).double().reshape(4, 3, 81, 16)
+    mean, spread = photos.map_constants(pixels)
+    assert np.allclose(mean, maps.mean((0, 1, 3)))
+    assert np.allclose(spread, maps.numpy().std((0, 1, 3), ddof=1))
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="../shared is not here")
+def test_the_constants_are_those_of_public_photographs(tmp_path):
+    """Of 400 images of CIFAR-100, the constants are within what 400 of 3000 images tell."""
+    prepare = [sys.executable, SHARED / "data" / "prepare", tmp_path, "cifar-100"]
+    subprocess.run([str(word) for word in prepare], check=True, capture_output=True)
+    pixels, _ = read_cifar(image_files("cifar-100", tmp_path)[:1], labels=2, classes=100)
+    found = photos.map_constants(pixels[:400])
+    for words, each in zip((photos._MEANS, photos._SPREADS), found, strict=True):
+        kept = np.array(words.split(), dtype=float)
+        assert np.allclose(each, kept, rtol=0.15)
+        assert np.median(np.abs(each / kept - 1)) < 0.05
+
+
 def test_features_are_kept_for_their_owner_and_found_again(tmp_path, monkeypatch):
     pixels, titles = images(), []
 
@@ -131,7 +174,7 @@ def test_features_are_kept_for_their_owner_and_found_again(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: ImageFeatures(kind="resnet"), "scattering, hog"),
+        (lambda: ImageFeatures(kind="resnet"), "scattering, scattering-photos, hog"),
         (lambda: ImageFeatures(kind="hog").of(torch.zeros(2, 1, 8, 8)), "bytes"),
         (lambda: ImageFeatures(kind="hog").of(images(2, (8, 8))), "(N, C, H, W)"),
         (lambda: ImageFeatures(kind="hog").of(images(0)), "(N, C, H, W)"),

@@ -216,9 +216,9 @@ def test_features_of_images_and_a_linear_model(cifar, dpsrm):
     assert problem.train.inputs.shape == (200, 15552)
     assert torch.allclose(problem.train.inputs.norm(dim=1), torch.ones(200), atol=1e-2)
     assert len(list((cifar / "features").iterdir())) == 2
-    start = problem.start("scattering, linear", 0)
+    start = problem.start("scattering-photos, linear", 0)
     assert [(name, float(p.detach().abs().sum())) for name, p in start.named_parameters()] == [("weight", 0.0)]
-    space = image_spaces("features-cifar10", "scattering, linear")[1]
+    space = image_spaces("features-cifar10", "scattering-photos, linear")[1]
     recipe = space.recipe(space.begin(0), epsilon=3.0, sampling="poisson")
     small = replace(recipe, training={**recipe.training, "batch": 20, "epochs": 0.3})
     write_tuned(

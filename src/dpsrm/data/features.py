@@ -20,10 +20,24 @@ from torch.nn import functional as F
 from dpsrm.core.errors import need
 from dpsrm.core.tracking import Track, silent
 from dpsrm.data.hog import hog
+from dpsrm.data.photos import photos
 from dpsrm.data.scattering import Extractor, scattering
 
-EXTRACTORS: dict[str, Callable[[tuple[int, ...]], Extractor]] = {"scattering": scattering, "hog": hog}
-"""By name: makes the extractor for images of a shape (C, H, W)."""
+MakeExtractor = Callable[[tuple[int, ...]], Extractor]
+"""Makes the extractor for images of a shape (C, H, W)."""
+
+
+def _grouped(make: MakeExtractor) -> MakeExtractor:
+    """Three maps at a time centred and scaled within each record."""
+
+    def made(shape: tuple[int, ...]) -> Extractor:
+        extract = make(shape)
+        return lambda images: F.group_norm(maps := extract(images), maps.shape[1] // 3)
+
+    return made
+
+
+EXTRACTORS = {"scattering": _grouped(scattering), "scattering-photos": photos, "hog": _grouped(hog)}
 
 RULES = 1
 """Raised when the same images would get other features, so that kept ones are not mistaken for them."""
@@ -36,7 +50,8 @@ class ImageFeatures:
     """Turns images into features, each record of length 1, without a trained weight or a statistic of the records.
 
     Args:
-        kind: "scattering" (wavelets of two orders; needs the extra [features]) or "hog" (histograms of oriented
+        kind: "scattering" (wavelets of two orders; needs the extra [features]); "scattering-photos", the same scaled
+            by constants of public photographs instead of within each record; or "hog" (histograms of oriented
             gradients: some thirty times faster, and weaker).
         cache: a folder where features are kept as half-precision numbers, under a fingerprint of images and rules.
             They are as private as the images.
@@ -95,9 +110,8 @@ class ImageFeatures:
 
 
 def _features(extractor: Extractor, pixels: Tensor) -> Tensor:
-    """Maps of some images, each map centred and scaled within its record, flat, of length 1."""
-    maps = extractor(pixels.float() / 255)
-    flat: Tensor = F.group_norm(maps, maps.shape[1] // 3).flatten(1)
+    """Maps of some images, flat, of length 1."""
+    flat = extractor(pixels.float() / 255).flatten(1)
     lengths: Tensor = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
     return (flat / lengths.clamp_min(1e-12)).half()
 

@@ -57,5 +57,5 @@ class ImageEncoder:
             "rules": RULES,
             "features": self.features,
             "normalise": True,
-            "public": "only the shape of an image was used; each image's features are made of it alone",
+            "public": "only an image's shape and public constants were used; its features are made of it alone",
         }

@@ -133,8 +133,8 @@ def load(
         schema: public ranges and categories of a table: a `Schema` or its TOML file.
         classes: class names in order; by default the schema's, else the fixed binary pairs.
         features: the public number of features of LIBSVM text; without it indices fold into 1024. For an .npz file of
-            images "scattering" or "hog", or `ImageFeatures`. For a table without a schema "pairs": every two columns
-            together, too, hashed into 1024 more features.
+            images "scattering", "scattering-photos" or "hog", or `ImageFeatures`. For a table without a schema "pairs":
+            every two columns together, too, hashed into 1024 more features.
         normalise: scale each record to norm 1; by default tables are, LIBSVM and arrays are not.
         target_range: (low, high), public: the target is a number, not a class; by default the schema's.
         unit: the column of ids (or array of an .npz file) that says whose a record is. It is never a feature.

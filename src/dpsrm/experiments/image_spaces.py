@@ -17,11 +17,15 @@ Axes = dict[str, list[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Grid:
-    """The grids of one problem; `first` is where each search begins, as a place in each list."""
+    """The grids of one problem; `first` is where each search begins, as a place in each list.
+
+    `first_relu`: other places for the network with ReLU.
+    """
 
     clips: list[float]
     schedule: Axes
     first: dict[str, int]
+    first_relu: dict[str, int] = field(default_factory=dict)
     paper: Axes = field(default_factory=dict)
     papers_clip: float = 0.0
     papers_gammas: list[float] = field(default_factory=list)
@@ -37,6 +41,7 @@ _GRIDS: dict[str, _Grid] = {
         clips=[0.25, 0.5, 1.0],
         schedule={"batch": [512, 1024, 2048], "epochs": [5.0, 10.0, 20.0], "learning_rate": _RATES},
         first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 5},
+        first_relu={"learning_rate": 4, "gamma": 3},
         paper={"batch": [256, 512, 1024], "learning_rate": [0.01, 0.05, 0.1, 0.25, 0.5], "epochs": [5.0, 10.0, 20.0]},
         papers_clip=1.5,
         papers_gammas=_GAMMAS,
@@ -122,6 +127,7 @@ def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
     if model not in ABOUT[problem].models:
         raise AssertionError(model)
     grid = _GRIDS.get(problem, _WIDE_FEATURES if problem == "features-cifar10" else _FEATURES)
+    other = grid.first_relu if model.endswith("relu") else {}
     private = [
         Space(
             label=label,
@@ -129,7 +135,7 @@ def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
             settings={"max_grad_norm": grid.clips, **own},
             training={**grid.schedule, **_FALLING},
             model=model,
-            first={**grid.first, **first},
+            first={name: other.get(name, at) for name, at in {**grid.first, **first}.items()},
             rate_per_clip=grid.rate_per_clip,
         )
         for label, (method, own, first) in _OWN.items()

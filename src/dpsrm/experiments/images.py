@@ -25,8 +25,12 @@ from dpsrm.gradients import Layout, PerExampleLoss, multiclass_loss
 
 MNIST_PIXELS = {"centre": 0.5, "spread": 0.5}
 """Public constants: from bytes to numbers between −1 and 1."""
-FEATURE_SETS = {"features-mnist": "mnist", "features-fashion-mnist": "fashion-mnist", "features-cifar10": "cifar-10"}
-"""Problems on features that nothing was learned for, and their image sets."""
+FEATURE_SETS = {
+    "features-mnist": ("mnist", "scattering"),
+    "features-fashion-mnist": ("fashion-mnist", "scattering"),
+    "features-cifar10": ("cifar-10", "scattering-photos"),
+}
+"""Problems on features that nothing private was learned for: their image sets and the features' names."""
 _PIECE = 1000
 """Images measured at once."""
 
@@ -101,9 +105,10 @@ def load_images(name: str, folder: Path, *, track: Track) -> Images:
 
 def _on_features(name: str, folder: Path, track: Track) -> Images:
     """Scattering features of an image set, and a linear model without bias: every record has length 1 as it is."""
-    maker = ImageFeatures(kind="scattering", cache=folder / "features", track=track)
-    train, test = (Records(maker.of(pixels), labels) for pixels, labels in _pixels(FEATURE_SETS[name], folder))
-    return Images(name, train, test, {"scattering, linear": partial(_linear, train.inputs.shape[1])})
+    images, kind = FEATURE_SETS[name]
+    maker = ImageFeatures(kind=kind, cache=folder / "features", track=track)
+    train, test = (Records(maker.of(pixels), labels) for pixels, labels in _pixels(images, folder))
+    return Images(name, train, test, {f"{kind}, linear": partial(_linear, train.inputs.shape[1])})
 
 
 def _linear(features: int) -> nn.Module:

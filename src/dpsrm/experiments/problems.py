@@ -113,10 +113,10 @@ def _images(records: int, epsilons: tuple[float, ...], network: str) -> About:
     )
 
 
-def _features(records: int) -> About:
+def _features(records: int, kind: str = "scattering") -> About:
     """Facts about a linear model on features of images: under Poisson sampling, and both adjacencies."""
     about = _images(records, (1.0, 3.0), "")
-    return replace(about, models=("scattering, linear",), also={"adjacency": "add-remove"}, points=4)
+    return replace(about, models=(f"{kind}, linear",), also={"adjacency": "add-remove"}, points=4)
 
 
 ABOUT: dict[str, About] = {
@@ -127,7 +127,7 @@ ABOUT: dict[str, About] = {
     "cifar10-cnn6": _images(50000, (2.0, 4.0, 8.0), "CNN6"),
     "features-mnist": _features(60000),
     "features-fashion-mnist": _features(60000),
-    "features-cifar10": _features(50000),
+    "features-cifar10": _features(50000, "scattering-photos"),
 }
 """By the problem's name."""
 
