@@ -83,6 +83,11 @@ def cases():
             (2, 16, 16),
             False,
         ),
+        "channels-last": (
+            seq(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(16, 5, 2, stride=2)),
+            (1, 13, 13),
+            False,
+        ),
         "conv2d-gram": (seq(nn.Conv2d(3, 12, 3), nn.Tanh(), nn.Conv2d(12, 20, 3, stride=2)), (3, 7, 7), False),
         "conv3d": (seq(nn.Conv3d(2, 3, (1, 2, 3), padding=(0, 1, 1))), (2, 3, 4, 4), False),
         "conv-pool": (

@@ -19,8 +19,9 @@ from dpsrm.gradients.ghost.mixture import Mixture, combination
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recording import record
 from dpsrm.gradients.ghost.rules import rule
-from dpsrm.gradients.ghost.terms import Outer, Windows
+from dpsrm.gradients.ghost.terms import Outer
 from dpsrm.gradients.ghost.tied import TiedBlock
+from dpsrm.gradients.ghost.windows import Windows
 from gradients.ghost_cases import Wrapped, losses, oracle, problem, query_of, relative_error, twin
 
 
@@ -211,7 +212,6 @@ def test_little_is_kept_between_passes_and_sum():
     assert recordings == []
     measure_parts(mixture, list(found.values()), losses_B)
     assert found["0.weight"]._made is None
-    assert not found["0.weight"]._grams
 
 
 @pytest.mark.parametrize("groups", [1, 4])

@@ -107,7 +107,7 @@ def blocks_of(B, T, D, *, dtype=F32, seed=0):
 def exact_rows(block, atom):
     """The rows of an atom, in float64, of exactly what the block adds."""
     rows = 0
-    for left, right in block._rights({atom: 1.0}, thrifty=False).items():
+    for left, right in block.factors({atom: 1.0}).items():
         ((symbol, c),) = right.items()
         rows = rows + c * torch.einsum("bto,bti->boi", block.right[symbol].double(), block.left[left].double())
     return rows.flatten(1)
@@ -255,7 +255,7 @@ def test_products_added_some_outputs_at_a_time(monkeypatch, order):
 
 def test_a_large_model_is_run_in_few_pieces(monkeypatch):
     """As many numbers are recorded at once as there are parameters: each piece goes through all of these."""
-    monkeypatch.setattr("dpsrm.gradients.ghost.engine._CACHED", 100)
+    monkeypatch.setattr("dpsrm.gradients.ghost.sizes._CACHED", 100)
     seen = []
     real = GhostEngine._add
     monkeypatch.setattr(

@@ -132,7 +132,7 @@ def test_each_examples_share_of_the_error_is_within_the_proof(T, D):
     block.add(weights, total_P, loose_B=loose_B)
     exact = torch.zeros(D * D, dtype=torch.float64)
     for atom, weight_B in weights.items():
-        for left, right in block._rights({atom: 1.0}, thrifty=False).items():
+        for left, right in block.factors({atom: 1.0}).items():
             ((symbol, c),) = right.items()
             l_BTI, r_BTO = block.left[left].double(), block.right[symbol].double()
             exact += torch.einsum("b,bto,bti->oi", c * weight_B, r_BTO, l_BTI).flatten()

@@ -86,18 +86,22 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 @dataclass(frozen=True)
 class _Sketch:
-    """One module, taken apart: what twins share, what is empty, what is registered, and what must be copied."""
+    """One module, taken apart: what twins share, what is empty, what is registered, and what must be copied.
+
+    `flat` are containers of values that nobody can change, which are quickly copied.
+    """
 
     kind: type[nn.Module]
     shared: dict[str, Any]
     empty: dict[str, type]
+    flat: dict[str, Any]
     registered: dict[str, dict[str, Any]]
     copied: dict[str, Any]
 
     @classmethod
     def of(cls, module: nn.Module) -> _Sketch:
         """Sort the module's attributes."""
-        shared, empty, registered, copied = {}, {}, {}, {}
+        shared, empty, flat, registered, copied = {}, {}, {}, {}, {}
         kind, attributes = bare(module)
         for name, value in attributes.items():
             if _unchanging(value):
@@ -106,11 +110,13 @@ class _Sketch:
                 registered[name] = dict(value)
             elif type(value) in _CONTAINERS and not value:
                 empty[name] = type(value)
+            elif type(value) in _CONTAINERS and _unchanging(tuple(value.items() if isinstance(value, dict) else value)):
+                flat[name] = value
             else:
                 copied[name] = value
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             shared["sparse"] = False  # where a gradient is taken of one vector of all parameters, it is dense
-        return cls(kind, shared, empty, registered, copied)
+        return cls(kind, shared, empty, flat, registered, copied)
 
 
 def _unchanging(value: Any) -> bool:
@@ -168,6 +174,8 @@ class _Maker:
             inside.update(sketch.shared)
             for name, kind in sketch.empty.items():
                 inside[name] = kind()
+            for name, value in sketch.flat.items():
+                inside[name] = value.copy()
             for name, members in sketch.registered.items():
                 inside[name] = {n: twins.get(id(member), member) for n, member in members.items()}
             for name, value in sketch.copied.items():

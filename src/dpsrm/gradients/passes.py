@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpsrm.core.errors import need
@@ -46,18 +46,28 @@ class Supervised:
         return self._loss(model(inputs), targets)
 
 
-class _Whole(nn.Module):
-    """Model and losses as one module, so that the model inside can be called with parameters by value."""
+@contextmanager
+def _holding(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
+    """Inside, the module holds these parameters and buffers; tied ones, of which one is named, stay tied.
 
-    def __init__(self, model: nn.Module, losses: Callable[..., Any]) -> None:
-        """Hold both."""
-        super().__init__()
-        self.model = model
-        self.losses = losses
-
-    def forward(self, batch: Batch) -> Any:
-        """The loss of each example."""
-        return self.losses(self.model, batch)
+    What `torch.func.functional_call` does too, in a third of the time.
+    """
+    before: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
+    found: dict[int, Tensor] = {}
+    for path, owner in module.named_modules():
+        for members in (owner._parameters, owner._buffers):
+            for name, own in members.items():
+                value = None if own is None else values.get(f"{path}.{name}" if path else name, found.get(id(own)))
+                if own is not None and value is not None:
+                    before.append((members, name, own))
+                    found[id(own)] = value
+    try:
+        for members, name, own in before:
+            members[name] = found[id(own)]
+        yield
+    finally:
+        for members, name, own in before:
+            members[name] = own
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +92,8 @@ class Pass:
             losses_R = self.batch(parameters, mapped(lambda tensor: tensor.flatten(0, 1), batch.rows))
             counts_Bk: Tensor = batch.counts.to(losses_R.dtype)
             return (losses_R.view(counts_Bk.shape) * counts_Bk).sum(1)
-        by_value = {f"model.{name}": value for name, value in {**self.values, **parameters}.items()}
-        with self.saving():
-            losses_B = functional_call(_Whole(self.module, self.losses), by_value, (batch,))
+        with self.saving(), _holding(self.module, {**self.values, **parameters}):
+            losses_B = self.losses(self.module, batch)
         count = examples(batch)
         need(
             isinstance(losses_B, Tensor) and losses_B.shape == (count,),
@@ -97,7 +106,8 @@ class Pass:
 
     def outputs(self, parameters: dict[str, Tensor], inputs: Tensor) -> Any:
         """The module's outputs for a batch of inputs."""
-        return functional_call(self.module, {**self.values, **parameters}, (inputs,))
+        with _holding(self.module, {**self.values, **parameters}):
+            return self.module(inputs)
 
 
 def each_alone(function: Callable[[Batch], Any], batch: Batch, *, steady: bool = True) -> Any:

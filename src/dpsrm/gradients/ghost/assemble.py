@@ -1,17 +1,21 @@
-"""From recorded calls to blocks: one per parameter, in the form that costs least."""
+"""From recorded calls to blocks, one per parameter, in the form that costs least; and from blocks to the total."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from dpsrm.gradients.ghost.blocks import Block, LookupBlock, RowsBlock
+from dpsrm.gradients.ghost.lengths import Length
 from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recording import Recording
-from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, Windows, added, window_rows
+from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, added
 from dpsrm.gradients.ghost.tied import TiedBlock
+from dpsrm.gradients.ghost.windows import Windows, window_rows
+from dpsrm.gradients.rows import Tally
 
 _PASSES = 56
 """What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
@@ -34,6 +38,23 @@ def agree(recordings: Sequence[Recording]) -> bool:
     return all(other == keys[0] for other in keys) and not any(recording.leaks for recording in recordings)
 
 
+def add_blocks(
+    tally: Tally, mixture: Mixture, found: dict[str, Block], known: Sequence[Length], totals: Mapping[str, Tensor]
+) -> None:
+    """Add the clipped gradients of one piece to each parameter's part of the total; `found` is emptied."""
+    weights = {atom: torch.zeros_like(known[0].factor_B) for atom in mixture.atoms}
+    additions = 0
+    for part, mixed, length in zip(tally.query.parts, mixture.parts, known, strict=True):
+        for atom, c in mixed.items():
+            weights[atom] += part.weight * c * length.factor_B
+    for name, total in totals.items():
+        if name in found:
+            block = found.pop(name)  # its memory is free for what comes next
+            loose_B = torch.stack([length.pieces_B > block.most_spread for length in known]).any(0)
+            additions = max(additions, block.add(weights, total.view(-1), loose_B=loose_B))
+    tally.additions += additions
+
+
 def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block:
     """The block of one parameter, from its terms at each point."""
     merged = [_merged(terms) for terms in points]
@@ -48,7 +69,8 @@ def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block
         return TiedBlock(*tied, mixture.atoms, steady=steady)
     windows = [t for t in merged if isinstance(t, Windows)]
     if len(windows) == len(merged):
-        return RowsBlock(window_rows(windows), windows[0].order, steady=steady)
+        rows, order = window_rows(windows)
+        return RowsBlock(rows, order, steady=steady)
     return RowsBlock([added(terms) for terms in points], steady=steady)
 
 

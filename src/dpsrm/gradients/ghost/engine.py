@@ -6,26 +6,25 @@ Shapes: B examples, P trainable parameters.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, as_batch, copies, dense, example, examples, groups, padded, rows, shapes
 from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
-from dpsrm.gradients.ghost.assemble import agree, blocks
-from dpsrm.gradients.ghost.blocks import Block, Measure
+from dpsrm.gradients.ghost.assemble import add_blocks, agree, blocks
+from dpsrm.gradients.ghost.blocks import Measure
 from dpsrm.gradients.ghost.kept import NotKeptError
-from dpsrm.gradients.ghost.lengths import Length, lengths, measure_parts
-from dpsrm.gradients.ghost.look import Look, look, need_rules
+from dpsrm.gradients.ghost.lengths import lengths, measure_parts
+from dpsrm.gradients.ghost.look import Look, look, need_recordable, need_rules
 from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.recording import Recording, record
+from dpsrm.gradients.ghost.sizes import even_pieces, most_examples, recorded_at_once, say_pieces
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.places import ONE_BY_ONE, Draws, piece_size, placeless, probes
 from dpsrm.gradients.query import Query
@@ -33,12 +32,6 @@ from dpsrm.gradients.rows import Tally
 from dpsrm.gradients.torch_state import rng_states, set_rng_states
 
 _log = logging.getLogger(__name__)
-_CACHED, _MOST, _FEW, _ON_GPU = 2**21, 2**25, 16, 2**27
-"""Numbers recorded at once per point: about 8 MB of float32, so that they stay in the cache; up to 128 MB only to keep
-pieces of a few examples together, or if the parameters are as many, because these are read, and the sum is gone
-through, once per piece; 512 MB on a GPU."""
-_WRITTEN = 2**25
-"""Numbers of written-out gradients at once per point: 128 MB of float32."""
 
 
 class GhostEngine:
@@ -72,22 +65,11 @@ class GhostEngine:
         notice: Callable[[str], None] = _log.warning,
     ) -> None:
         """Remember the objective; the module is looked at when the first batch comes."""
-        for name, parameter in objective.module.named_parameters():
-            need(
-                not parameter.requires_grad or parameter.dtype in (torch.float32, torch.float64),
-                "trainable parameters must be float32 or float64: shorter ones cannot hold a clip's bound",
-                parameter=name,
-                dtype=parameter.dtype,
-                remedy="call module.float() first",
-            )
-        for name, layer in objective.module.named_modules():
-            fixed = not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or layer.max_norm is None
-            need(fixed, "an embedding must not rescale its own weights", layer=name, remedy="leave out max_norm")
+        need_recordable(objective.module)
         self.objective = objective
         self.max_physical_batch = max_physical_batch
         self.steady, self._expected = steady, expected
-        on_host = next(objective.module.parameters()).device.type == "cpu"
-        self._cached = max(_CACHED, min(_MOST, objective.layout.size)) if on_host else _ON_GPU
+        self._cached = recorded_at_once(objective)
         self._notice = notice
         self._looks: dict[tuple[torch.Size, ...], Look] = {}
         self._sizes: dict[tuple[torch.Size, ...], int] = {}
@@ -124,7 +106,7 @@ class GhostEngine:
         if seen.reason:
             self._add_rows(tally, batch, draws)
             return
-        each = self.max_physical_batch or _automatic(seen, count, self._cached)
+        each = self.max_physical_batch or even_pieces(seen, count, self._cached)
         each = each if tally.steady else self._size(tally.query, batch, seen)
         for start in range(0, count, each):
             draws.rewind()
@@ -146,7 +128,7 @@ class GhostEngine:
     def _size(self, query: Query, batch: Batch, seen: Look) -> int:
         """How many examples of this shape make a piece, if places may shift; tried out once."""
         if shapes(batch) not in self._sizes:
-            size = self.max_physical_batch or piece_size(_most(seen, self._cached), self._expected)
+            size = self.max_physical_batch or piece_size(most_examples(seen, self._cached), self._expected)
             tried = probes(query.points, example(batch, 0)) if size > 1 else ()
             asked = ((replace(query, points=points), copies(one, size)) for points, one in tried)
             free = all(self._placeless(each, equal) for each, equal in asked)
@@ -176,18 +158,9 @@ class GhostEngine:
             if found.reason and not any(other.reason for other in self._looks.values()):
                 self._notice(f"torch.func computes every gradient, more slowly, because of {found.reason}")
             if not found.reason and self.max_physical_batch is None:
-                self._say_pieces(found)
+                say_pieces(found, self._cached, self._notice)
             self._looks[shapes(batch)] = found
         return found
-
-    def _say_pieces(self, seen: Look) -> None:
-        """Say how many examples are run at a time: in the log, and as a notice where memory leaves few."""
-        most = _most(seen, self._cached)
-        words = f"up to {most} examples at a time: each holds {seen.numbers + seen.rows} numbers"
-        if most < _FEW:
-            self._notice(f"{words}; for more memory and perhaps more speed set performance.max_physical_batch")
-        else:
-            _log.info(words)
 
     def _add(self, tally: Tally, batch: Batch, real: int) -> bool:
         """Add one piece of the batch, of whose examples the first `real` count; False if that cannot be done here."""
@@ -203,22 +176,8 @@ class GhostEngine:
         if self.objective.way is Way.BATCH:
             self._compare(query, batch, losses, measures)
         known = lengths(tally, mixture, list(found.values()), measures, losses_B=losses[0][:real])
-        self._add_blocks(tally, mixture, found, known)
+        add_blocks(tally, mixture, found, known, self.objective.layout.split(tally.total_P))
         return True
-
-    def _add_blocks(self, tally: Tally, mixture: Mixture, found: dict[str, Block], known: Sequence[Length]) -> None:
-        """Add the clipped gradients of one piece."""
-        weights = {atom: torch.zeros_like(known[0].factor_B) for atom in mixture.atoms}
-        additions = 0
-        for part, mixed, length in zip(tally.query.parts, mixture.parts, known, strict=True):
-            for atom, c in mixed.items():
-                weights[atom] += part.weight * c * length.factor_B
-        for name, total in self.objective.layout.split(tally.total_P).items():
-            if name in found:
-                block = found.pop(name)  # its memory is free for what comes next
-                loose_B = torch.stack([length.pieces_B > block.most_spread for length in known]).any(0)
-                additions = max(additions, block.add(weights, total.view(-1), loose_B=loose_B))
-        tally.additions += additions
 
     def _recordings(self, query: Query, batch: Batch, *, steady: bool) -> list[Recording]:
         """One pass per point, all with the same random numbers."""
@@ -237,14 +196,3 @@ class GhostEngine:
             norms = [float(measure.square_B[i].sqrt()) for measure in measures]
             seen = Seen([float(losses_B[i]) for losses_B in losses], norms)
             compare_parts(self.objective, query, example(batch, i), seen)
-
-
-def _automatic(seen: Look, examples: int, cached: int) -> int:
-    """How many examples at once; pieces of equal size."""
-    return math.ceil(examples / max(1, round(examples / _most(seen, cached))))
-
-
-def _most(seen: Look, cached: int) -> int:
-    """How many examples at most, by the numbers that each records (of at most `cached`) and writes out per point."""
-    numbers, rows = max(1, seen.numbers), max(1, seen.rows)
-    return max(1, min(max(cached // numbers, min(_FEW, _MOST // numbers)), _WRITTEN // rows))

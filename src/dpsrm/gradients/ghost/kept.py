@@ -42,28 +42,28 @@ class Kept:
         """Copies of the parameters that ask for a gradient, so that a first layer's output has one. Nobody wants the
         copies' own, so torch does not compute them."""
         self._calls: list[Call] = []
-        self._tensors: list[tuple[Tensor, Tensor]] = []
+        self._tensors: list[Tensor] = []
         self._changed: set[Key] = set()
 
-    def takes(self, key: Key, fuses: bool) -> bool:
-        """Whether a call can be kept; one that `fuses` is faster when it is shown."""
-        return self._shown is not None and not fuses and key not in self._shown
+    def takes(self, key: Key) -> bool:
+        """Whether a call can be kept."""
+        return self._shown is not None and key not in self._shown
 
     def add(self, call: Call, x: Tensor, output: Tensor) -> Tensor:
         """Keep a call with its input and its output, as one example sees them."""
         self._calls.append(call)
-        self._tensors.append((x, output))
+        self._tensors += (x, output)
         return output
 
-    def tensors(self) -> list[tuple[Tensor, Tensor]]:
-        """What the vmapped function must return; forgotten here."""
+    def tensors(self) -> list[Tensor]:
+        """What the vmapped function must return, all in one list, through which torch goes fastest; forgotten here."""
         tensors, self._tensors = self._tensors, []
         return tensors
 
-    def hand_out(self, tensors: Sequence[tuple[Tensor, Tensor]], given: Sequence[Tensor]) -> None:
+    def hand_out(self, tensors: Sequence[Tensor], given: Sequence[Tensor]) -> None:
         """Give each call its tensors of all examples; `given` is the batch, which must not change anyway."""
         versions = {tensor.untyped_storage().data_ptr(): tensor._version for tensor in given}
-        for call, (x, output) in zip(self._calls, tensors, strict=True):
+        for call, (x, output) in zip(self._calls, zip(tensors[::2], tensors[1::2], strict=True), strict=True):
             written = x._version not in (0, versions.get(x.untyped_storage().data_ptr()))
             if written or output._version:
                 self._changed.add(call.key)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from dpsrm.core.errors import DpsrmError, IsolationError
+from dpsrm.core.errors import DpsrmError, IsolationError, need
 from dpsrm.gradients.batch import Batch
 from dpsrm.gradients.ghost.kept import NotKeptError, Shown
 from dpsrm.gradients.ghost.recording import Recording, record
@@ -32,6 +33,21 @@ class Look:
     numbers: int = 0
     rows: int = 0
     shown: Shown = None
+
+
+def need_recordable(module: nn.Module) -> None:
+    """Refuse what no clipped sum can be promised of: short parameters, embeddings that rescale themselves."""
+    for name, parameter in module.named_parameters():
+        need(
+            not parameter.requires_grad or parameter.dtype in (torch.float32, torch.float64),
+            "trainable parameters must be float32 or float64: shorter ones cannot hold a clip's bound",
+            parameter=name,
+            dtype=parameter.dtype,
+            remedy="call module.float() first",
+        )
+    for name, layer in module.named_modules():
+        fixed = not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or layer.max_norm is None
+        need(fixed, "an embedding must not rescale its own weights", layer=name, remedy="leave out max_norm")
 
 
 def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:

@@ -2,6 +2,7 @@
 
 torch's kernel for channels in the last dimension is vectorised, the one for channels first is not; going back both
 are fast. So the way there runs with the channels last, and what comes out is in the order in memory of what came in.
+Images with the channels last already are left to torch.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def max_pool(
     return_indices: bool = False,
 ) -> Any:
     """What runs instead of `F.max_pool2d` under vmap; NotImplemented for what it does not know."""
-    if x.dim() != 4 or return_indices:
+    if x.dim() != 4 or return_indices or x.stride(1) == 1 < x.shape[1]:  # torch is fast with channels last
         return NotImplemented
     kernel = _pair(kernel_size)
     steps = kernel if stride is None else _pair(stride)

@@ -6,8 +6,7 @@ At point j an example's gradient is Σ_t g_jt ⊗ a_jt. A difference is
     g_j ⊗ a_j − g_k ⊗ a_k = (g_j − g_k) ⊗ a_j + g_k ⊗ (a_j − a_k),
 
 two products with a small factor instead of a small difference of large products; norm and sum both use this form.
-With left factors l_m and right factors r_m the squared norm is Σ_mn Σ_ts (l_mt·l_ns)(r_mt·r_ns), in which the right
-factors are combinations of few tensors, so that few Gram matrices serve all parts.
+Gram matrices: factors.py.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ import torch
 from torch import Tensor
 
 from dpsrm.gradients.ghost.blocks import Measure
+from dpsrm.gradients.ghost.factors import Factors, Rights, Side, in_float64, terms_of
 from dpsrm.gradients.ghost.mixture import Atom, Combination
-from dpsrm.gradients.ghost.rounding import WIDE, at_once, chunk, gamma, most_spread, tiny
-from dpsrm.gradients.ghost.terms import Order, Outer, same
+from dpsrm.gradients.ghost.rounding import at_once, chunk, gamma, most_spread, tiny
+from dpsrm.gradients.ghost.terms import Order, Outer
 from dpsrm.gradients.torch_state import add_to, empty
 
 _ZERO = torch.zeros((), dtype=torch.float64)
@@ -31,10 +31,6 @@ _TILE = 2**21
 
 _SUMS = 2**22
 """Numbers of chunks' sums held at once: 16 MB of float32."""
-
-Factors = dict[Atom, Tensor]
-Rights = dict[Atom, Combination]
-"""The right factor of each left factor, as a combination of (j, j): g_j and (j, k): g_j − g_k."""
 
 
 class OuterBlock:
@@ -50,9 +46,7 @@ class OuterBlock:
         self.steady = steady
         self.order = order or Order()
         self._atoms = atoms
-        self._made: tuple[Factors, Factors] | None = None
-        self._grams: dict[tuple[str, Atom, Atom], Tensor] = {}
-        self._norms: dict[tuple[str, Atom], Tensor] = {}
+        self._made: Factors | None = None
         a_BTI, g_BTO = points[0].a_BTI, points[0].g_BTO
         self.positions = len(points) * a_BTI.shape[1]  # of all left factors; by shapes alone, so that chunks are too
         self.chunk = min(chunk(self.positions, a_BTI.shape[2] * g_BTO.shape[2], a_BTI.dtype), len(a_BTI))
@@ -61,64 +55,54 @@ class OuterBlock:
         self._points = list(points)
 
     @property
-    def left(self) -> Factors:
+    def left(self) -> Side:
         """The left factor of each atom."""
-        return self._factors()[0]
+        return self._factors().left
 
     @property
-    def right(self) -> Factors:
+    def right(self) -> Side:
         """The right factor of each atom, and of each point that an atom subtracts."""
-        return self._factors()[1]
+        return self._factors().right
 
-    def _factors(self) -> tuple[Factors, Factors]:
+    def _factors(self) -> Factors:
         """Both sides' factors, kept until `rest`."""
         if self._made is None:
-            self._made = _factors(self._points if self.chunk else _wide(self._points), self._atoms)
+            self._made = Factors.of(self._points if self.chunk else in_float64(self._points), self._atoms)
         return self._made
 
     def rest(self) -> None:
         """Forget factors and Gram matrices until they are needed again: all blocks' at once would not stay small."""
-        self._made, self._grams, self._norms = None, {}, {}
+        self._made = None
 
     def measure(self, part: Combination) -> Measure:
         """The norm of each example's combination; `doubt_B` as in docs/decisions/rounding.md."""
-        rights = self._rights(part, thrifty=True)
-        square_B = self._square(rights)
-        any_left, any_right = next(iter(self.left.values())), next(iter(self.right.values()))
+        factors = self._factors()
+        rights = factors.rights(part, thrifty=True)
+        any_left, any_right = next(iter(factors.left.values())), next(iter(factors.right.values()))
         dtype, products = any_left.dtype, any_left.shape[2] + any_right.shape[2]
-        lefts = {m: self._norm("left", m) for m in rights}
-        sizes = {m: sum((abs(c) * self._norm("right", s) for s, c in r.items()), _ZERO) for m, r in rights.items()}
+        lefts = {m: factors.norm("left", m) for m in rights}
+        sizes = {m: sum((abs(c) * factors.norm("right", s) for s, c in r.items()), _ZERO) for m, r in rights.items()}
         spread_B = sum(((lefts[m] * sizes[m]).sum(1) for m in rights), _ZERO).square()
         left_B, right_B = (sum((x.sum(1) for x in each.values()), _ZERO) for each in (lefts, sizes))
         share = max((sum(map(abs, r.values())) for r in rights.values()), default=0.0)
         lost_B = (
             tiny(dtype) * products * (right_B**2 + (1 + share**2) * left_B**2 + (len(rights) * any_left.shape[1]) ** 2)
         )
-        share = gamma(_terms(any_left) + _terms(any_right) + 16, dtype)
-        return Measure(square_B.clamp_min(0), share * spread_B + 2 * lost_B, spread_B)
-
-    def _square(self, rights: Rights) -> Tensor:
-        """Σ_mn Σ_ts (l_mt·l_ns)(r_mt·r_ns), summed in float64."""
-        square_B = _ZERO
-        for at, m in enumerate(rights):
-            for n in list(rights)[: at + 1]:
-                both_BTT = self._gram("left", m, n) * self._mixed(rights[m], rights[n])
-                square_B = square_B + (1 if m == n else 2) * both_BTT.flatten(1).sum(1, dtype=torch.float64)
-        return square_B
+        share = gamma(terms_of(any_left) + terms_of(any_right) + 16, dtype)
+        return Measure(factors.square(rights).clamp_min(0), share * spread_B + 2 * lost_B, spread_B)
 
     def precise(self, part: Combination, rows: Tensor) -> Tensor:
         """The squared norms of the examples `rows`, from float64 products of exactly what `add` adds."""
-        cut = self._cut(rows)
+        factors = self._factors().wide(rows)
         self.rest()
-        return cut._square(cut._rights(part, thrifty=False)).clamp_min(0)
+        return factors.square(factors.rights(part, thrifty=False)).clamp_min(0)
 
     def _cut(self, rows: Tensor) -> OuterBlock:
         """Some examples, in float64."""
         cut = OuterBlock.__new__(OuterBlock)
-        cut.order, cut._grams, cut._norms, cut.chunk, cut.most_spread = self.order, {}, {}, 0, math.inf
+        cut.order, cut.chunk, cut.most_spread = self.order, 0, math.inf
         cut.positions, cut.steady = self.positions, self.steady
-        left, right = ({atom: x[rows].double() for atom, x in side.items()} for side in self._factors())
-        cut._made = left, right
+        cut._made = self._factors().wide(rows)
         return cut
 
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
@@ -143,7 +127,7 @@ class OuterBlock:
         """The right factor of each left factor, times the weights."""
         lefts: dict[Atom, Tensor] = {}
         for atom, weight_B in weights.items():
-            for left, right in self._rights({atom: 1.0}, thrifty=False).items():
+            for left, right in self.factors({atom: 1.0}).items():
                 ((symbol, _),) = right.items()
                 scaled = self.right[symbol] * weight_B.to(self.right[symbol].dtype)[:, None, None]
                 lefts[left] = lefts[left].add_(scaled) if left in lefts else scaled
@@ -204,88 +188,9 @@ class OuterBlock:
         self._points = [Outer(*(torch.where(keep, x, 0) for x in (p.a_BTI, p.g_BTO))) for p in self._points]
         self.rest()
 
-    def _rights(self, part: Combination, *, thrifty: bool) -> Rights:
-        """The right factors of a part; thrifty: g_k is written g_j − (g_j − g_k), which saves Gram matrices."""
-        found: Rights = {}
-        for (j, k), c in part.items():
-            _accumulate(found.setdefault((j, j), {}), {(j, k): c})
-            if j != k and (j, k) in self.left:
-                _accumulate(found.setdefault((j, k), {}), {(j, j): c, (j, k): -c} if thrifty else {(k, k): c})
-        return found
-
     def factors(self, part: Combination) -> Rights:
         """The right factors of a part, as `add` adds them."""
-        return self._rights(part, thrifty=False)
-
-    def _gram(self, side: str, m: Atom, n: Atom) -> Tensor:
-        """All inner products between positions, (B, T, T), computed once."""
-        if (side, m, n) not in self._grams:
-            factors = self.left if side == "left" else self.right
-            if (side, n, m) in self._grams:
-                return self._grams[side, n, m].transpose(1, 2)
-            self._grams[side, m, n] = _inner(factors[m], factors[n])
-        return self._grams[side, m, n]
-
-    def _norm(self, side: str, m: Atom) -> Tensor:
-        """An upper bound on the norm of the factor at each position, (B, T), in float64."""
-        if (side, m) not in self._norms:
-            factor = (self.left if side == "left" else self.right)[m]
-            square_BT = self._gram(side, m, m).diagonal(dim1=1, dim2=2).double()
-            share, lost = gamma(_terms(factor), factor.dtype), factor.shape[2] * tiny(factor.dtype)
-            self._norms[side, m] = ((square_BT + lost) * (1 + 2 * share)).sqrt()
-        return self._norms[side, m]
-
-    def _mixed(self, m: Combination, n: Combination) -> Tensor:
-        """The inner products of two combinations of right factors."""
-        (first, *others) = [(c * d, s, z) for s, c in m.items() for z, d in n.items()]
-        total_BTT = self._gram("right", *first[1:]) if first[0] == 1 else first[0] * self._gram("right", *first[1:])
-        for c, s, z in others:
-            total_BTT = total_BTT.add(self._gram("right", s, z), alpha=c)
-        return total_BTT
-
-
-def _factors(points: Sequence[Outer], atoms: Sequence[Atom]) -> tuple[Factors, Factors]:
-    """The left and right factors that the atoms need."""
-    left: Factors = {}
-    right: Factors = {}
-    for j, k in atoms:
-        left[j, j], right[j, j] = points[j].a_BTI, points[j].g_BTO
-        if j == k:
-            continue
-        right[k, k], right[j, k] = points[k].g_BTO, points[j].g_BTO - points[k].g_BTO
-        if not same(points[j].a_BTI, points[k].a_BTI):
-            left[j, k] = points[j].a_BTI - points[k].a_BTI
-    return left, right
-
-
-def _wide(points: Sequence[Outer]) -> list[Outer]:
-    """The factors in float64; an input that is the same at all points stays one tensor."""
-    first = points[0].a_BTI.double()
-    lefts = (first if same(point.a_BTI, points[0].a_BTI) else point.a_BTI.double() for point in points)
-    return [Outer(left, point.g_BTO.double()) for left, point in zip(lefts, points, strict=True)]
-
-
-def _accumulate(into: Combination, more: Combination) -> None:
-    """Add a combination to another."""
-    for atom, c in more.items():
-        into[atom] = into.get(atom, 0.0) + c
-
-
-def _inner(x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
-    """All inner products between positions; long ones in pieces of `WIDE` numbers, which are added in float64."""
-    if x_BTD.shape[1] == 1:
-        return (x_BTD * y_BTD).sum(2, keepdim=True)
-    pieces = zip(torch.split(x_BTD, WIDE, 2), torch.split(y_BTD, WIDE, 2), strict=True)
-    first_BTT, *others = (torch.bmm(x, y.transpose(1, 2)) for x, y in pieces)
-    total_BTT = first_BTT.double() if others else first_BTT
-    for other_BTT in others:
-        total_BTT += other_BTT
-    return total_BTT
-
-
-def _terms(factor: Tensor) -> int:
-    """How many products are added in the factor's own type in one inner product of `_inner`."""
-    return factor.shape[2] if factor.shape[1] == 1 else min(factor.shape[2], WIDE) + 1
+        return self._factors().rights(part, thrifty=False)
 
 
 def _flat(left_BTI: Tensor, right_BTO: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,12 +22,12 @@ from dpsrm.gradients.ghost.derived import RANDOM, Derived
 from dpsrm.gradients.ghost.kept import Kept, Shown
 from dpsrm.gradients.ghost.rules import RULES
 from dpsrm.gradients.ghost.tap import NestedError, depend, show, spread
-from dpsrm.gradients.ghost.together import TOGETHER
+from dpsrm.gradients.ghost.together import TOGETHER, WITH_BIAS, faster
 from dpsrm.gradients.rewrites import REWRITES
 
 AnyCall = Call | Copied
 _BACKWARD = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
-_SPECIAL = frozenset({*TOGETHER, *REWRITES, *_BACKWARD})
+_SPECIAL = frozenset({*TOGETHER, *WITH_BIAS, *REWRITES, *_BACKWARD})
 
 
 class Recorder(TorchFunctionMode):
@@ -56,15 +56,16 @@ class Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run `func`: as it is, unless it uses a parameter or something else runs in its place."""
-        if not kwargs and func not in _SPECIAL and not any(map(self._holds, args)):
+        if not kwargs and func not in _SPECIAL and not self._uses(args):
             return func(*args)
         return self._run(func, args, kwargs or {})
 
-    def _holds(self, value: Any) -> bool:
+    def _uses(self, values: Sequence[Any]) -> bool:
         """Whether a value is watched, or a list of values of which one is."""
-        if isinstance(value, (tuple, list)):
-            return any(id(one) in self.names for one in value)
-        return id(value) in self.names
+        watched = self.names.keys()
+        if not watched.isdisjoint(map(id, values)):
+            return True
+        return any(isinstance(value, (tuple, list)) and not watched.isdisjoint(map(id, value)) for value in values)
 
     def _run(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run `func`: together for all examples, in pieces if it has a rewrite, recorded if it uses a parameter."""
@@ -79,8 +80,8 @@ class Recorder(TorchFunctionMode):
                 return result
         if func in _BACKWARD:
             raise NestedError("a module that differentiates inside")
-        if not torch.is_grad_enabled() or not any(id(value) in self.names for value in _values(args, kwargs)):
-            return func(*args, **kwargs)
+        if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
+            return (func if self.example is None else faster(func, kwargs))(*args, **kwargs)
         result = self._record(func, args, kwargs) if func in RULES else NotImplemented
         return self._use(func, args, kwargs) if result is NotImplemented else result
 
@@ -100,18 +101,17 @@ class Recorder(TorchFunctionMode):
         arguments = {a: swap.get(id(v), v) for a, v in arguments.items()}
         call = Call(key=key, rule=rule, arguments=arguments, names=names, data=data, seed=self.seed)
 
-        def run(value: Tensor) -> Tensor:
+        def run(value: Tensor, function: Callable[..., Tensor] = func) -> Tensor:
             if call.run is not None and rule.instead is not None:
                 return rule.instead(**{**arguments, data: value})
             given = {**swap, id(x): value}
             named = {name: given.get(id(v), v) for name, v in kwargs.items()}
-            output: Tensor = func(*(given.get(id(v), v) for v in args), **named)
-            return output
+            return function(*(given.get(id(v), v) for v in args), **named)
 
-        if self.example is not None and self.kept.takes(key, rule.fuses(arguments)):
+        if self.example is not None and self.kept.takes(key):
             swap.update({at: rule.laid_out(self.kept.asking[at], arguments) for at in swap if at in self.kept.asking})
             self.calls.append(call)
-            return self.kept.add(call, x, run(x))
+            return self.kept.add(call, x, run(x, faster(func, kwargs)))
         alike = all(v is x or a in names for a, v in arguments.items() if isinstance(v, Tensor))
         call.run = run if rule.leading and alike and self.batch is None else None
         shown = self._shown(call, run, x)

@@ -113,7 +113,7 @@ def _losses(run: Pass, parameters: dict[str, Tensor], recorder: Recorder, batch:
         with recorder:
             return run.batch(parameters, batch)
 
-    def one(numbered: tuple[Batch, Tensor]) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    def one(numbered: tuple[Batch, Tensor]) -> tuple[Tensor, list[Tensor]]:
         x, recorder.example = numbered
         with recorder:
             return run.one(parameters, x), recorder.kept.tensors()
