@@ -1,7 +1,7 @@
 """A module as a flat vector of its trainable parameters, and copies of it as it was: one for every pass over records.
 
 Records never touch the user's module, and nothing a pass leaves behind in attributes, lists or plain tensors is seen by
-the next one. Parameters and buffers are not copied here: they are passed by value (`torch.func.functional_call`).
+the next one. Parameters and buffers are not copied here: they are passed by value (`passes.py`).
 
 Shapes: P trainable parameters in all.
 """
