@@ -40,6 +40,7 @@ class DatasetRecords:
     `take` of no index reads record 0 for its shape and returns tensors of shape (0, ...).
 
     >>> import numpy as np
+    >>> from torch.utils.data import TensorDataset
     >>> data = DatasetRecords(TensorDataset(torch.eye(3), torch.tensor([0, 1, 0])))
     >>> data.take(np.array([], dtype=int))[0].shape
     torch.Size([0, 3])
