@@ -50,7 +50,7 @@ def test_the_docs_tables_are_those_of_the_results(dpsrm, published, problem):
     assert problem in (published / "report.html").read_text()
 
 
-@pytest.mark.parametrize("problem", ["cifar10-cnn6", "features", "mnist"])
+@pytest.mark.parametrize("problem", ["cifar10-cnn5", "cifar10-cnn6", "features", "mnist"])
 def test_the_images_rows_are_those_of_the_results(dpsrm, published, problem):
     """Every row has five trials at least, keeps its budget, and is in the docs."""
     done = dpsrm("reproduce", problem, "--from-results", "--results", ROOT / "results", "--docs", published, "--json")
