@@ -279,3 +279,13 @@ def test_the_loop_takes_branches(caplog):
     objective = Objective.of(linear(branching), losses, way=Way.LOOP)
     with caplog.at_level(logging.WARNING):
         assert LoopEngine(objective)(query_for(objective), (torch.randn(3, 4), torch.randn(3))).rows == 3
+
+
+def test_a_container_under_several_names_stays_one():
+    """In the twin, too: short lists are copied quickly, and still only once."""
+    module = nn.Linear(2, 1)
+    module.first = module.second = [1]
+    module.inside = [[module.first, torch.ones(1)]]
+    twin = Twins(module).make()
+    assert twin.first is twin.second is twin.inside[0][0]
+    assert twin.first is not module.first

@@ -111,9 +111,9 @@ def run_jobs(lab: Lab, jobs: Sequence[Job], *, workers: int) -> Iterator[Job]:
         yield job
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _problem(name: str, folder: Path, validation: bool) -> Problem:
-    """A problem, read once per process."""
+    """A problem, read once per process; one at a time, because features of images take gigabytes."""
     problem = load_problem(name, folder)
     return problem.validation() if validation else problem
 

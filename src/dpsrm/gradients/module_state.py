@@ -168,6 +168,7 @@ class _Maker:
         made: nn.Module = twins[id(self.root)]
         if self.with_values:
             twins.update({at: _value(tensor) for at, tensor in self.tensors.items()})
+        twins.update({id(flat): flat.copy() for sketch in self.sketches.values() for flat in sketch.flat.values()})
         memo: dict[int, Any] | None = None
         for at, sketch in self.sketches.items():
             inside: dict[str, Any] = twins[at].__dict__
@@ -175,7 +176,7 @@ class _Maker:
             for name, kind in sketch.empty.items():
                 inside[name] = kind()
             for name, value in sketch.flat.items():
-                inside[name] = value.copy()
+                inside[name] = twins[id(value)]  # one under two names stays one
             for name, members in sketch.registered.items():
                 inside[name] = {n: twins.get(id(member), member) for n, member in members.items()}
             for name, value in sketch.copied.items():
