@@ -135,19 +135,20 @@ def window_rows(points: Sequence[Windows]) -> tuple[list[Tensor], Order]:
     if first.convolved:
         return [point.by_convolution() for point in points], first.order
     size = first.g.shape[1] * first.window * first.x.shape[1] // first.groups
-    everything = first.g.new_empty(len(first.g), len(points) * size)
-    found = list(torch.split(everything, size, dim=1))
     shared = first.groups == 1 and all(same(first.x, point.x) for point in points[1:])
     turned = first.channels_last and not shared
+    everything = first.g.new_empty(len(points) * len(first.g) * size)
+    together = everything.view(len(first.g), -1)
+    found = together.split(size, dim=1) if shared else everything.view(len(points), -1, size).unbind()
     each = max(1, _CHUNK // max(1, first.x.shape[1] * first.window * first.places))
     for start in range(0, len(first.g), each):
         cut = slice(start, start + each)
         if shared:
-            _shared_rows(points, cut, everything[cut])
+            _shared_rows(points, cut, together[cut])
         else:
             for point, rows in zip(points, found, strict=True):
                 _product(point.gradients(cut), point.columns(cut), rows[cut], turned=turned)
-    return found, replace(first.order, last=first.g.shape[1]) if turned else first.order
+    return list(found), replace(first.order, last=first.g.shape[1]) if turned else first.order
 
 
 def _shared_rows(points: Sequence[Windows], cut: slice, out_BP: Tensor) -> None:
