@@ -129,8 +129,16 @@ def prepare(
     plan = planner(method, schedule, n=len(records), privacy=_promise(settings, schedule, n=len(records)))
     output = _output(settings, plan, streams)
     walk = ranks.walk(plan.method.begin(start_P, schedule=schedule, stepper=stepper))
-    asked: dict[str, Any] = {"settings": settings, "records": records, "objective": objective, "streams": streams}
-    return Prepared(**asked, plan=plan, walk=walk, output=output, strategy=ranks)
+    return Prepared(
+        settings=settings,
+        records=records,
+        objective=objective,
+        streams=streams,
+        plan=plan,
+        walk=walk,
+        output=output,
+        strategy=ranks,
+    )
 
 
 def _way(settings: Settings) -> Way:
