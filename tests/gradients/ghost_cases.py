@@ -115,6 +115,33 @@ def cases():
             (3, 4),
             False,
         ),
+        "bias-per-position": (
+            Wrapped(lambda m, x: F.linear(x, m.w, m.b), w=parameter(1, 4), b=parameter(3, 1)),
+            (3, 4),
+            False,
+        ),
+        "bias-for-all-outputs": (
+            Wrapped(lambda m, x: F.linear(torch.tanh(F.linear(x, m.w, m.b)), m.w), w=parameter(4, 4), b=parameter(1)),
+            (4,),
+            False,
+        ),
+        "bias-used-elsewhere": (
+            Wrapped(lambda m, x: F.linear(x, m.w, m.b) * m.b, w=parameter(1, 4), b=parameter(3, 1)),
+            (3, 4),
+            False,
+        ),
+        "addmm-bias-for-all-outputs": (
+            Wrapped(lambda m, x: torch.addmm(m.b, x, m.w), w=parameter(4, 3), b=parameter(1)),
+            (4,),
+            False,
+        ),
+        "scale-is-shift": (
+            Wrapped(
+                lambda m, x: F.group_norm(F.layer_norm(x, (4,), m.p, m.p), 3, m.q, m.q), p=parameter(4), q=parameter(3)
+            ),
+            (3, 4),
+            False,
+        ),
         "gain": (Wrapped(lambda m, x: torch.tanh(m.p * x) * m.q, p=parameter(4), q=parameter()), (3, 4), False),
         "shared": (Wrapped(lambda m, x: m.w(torch.tanh(m.w(x))), w=nn.Linear(4, 4)), (4,), False),
         "shared-conv": (Wrapped(lambda m, x: m.w(torch.tanh(m.w(x))), w=nn.Conv2d(2, 2, 2)), (2, 5, 5), False),

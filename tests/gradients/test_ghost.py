@@ -18,8 +18,8 @@ from dpsrm.gradients.ghost.lengths import measure_parts
 from dpsrm.gradients.ghost.mixture import Mixture, combination
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recording import record
-from dpsrm.gradients.ghost.rules import rule
-from dpsrm.gradients.ghost.terms import Outer
+from dpsrm.gradients.ghost.rules import RULES, rule
+from dpsrm.gradients.ghost.terms import Outer, Rows
 from dpsrm.gradients.ghost.tied import TiedBlock
 from dpsrm.gradients.ghost.windows import Windows
 from gradients.ghost_cases import Wrapped, losses, oracle, problem, query_of, relative_error, twin
@@ -184,7 +184,7 @@ def forms(name):
     objective, _, inputs, targets = problem(name, 7)
     query = query_of(objective, "near")
     recordings = [record(objective, point_P, (inputs, targets)) for point_P in query.points]
-    return {key: type(b) for key, b in blocks(recordings, Mixture.of(query)).items()}
+    return {key: type(b) for key, b in blocks(recordings, Mixture.of(query), objective.layout).items()}
 
 
 def test_the_cheaper_form_is_chosen_by_the_shapes():
@@ -208,7 +208,7 @@ def test_little_is_kept_between_passes_and_sum():
     assert not any(call.arguments for recording in recordings for call in recording.calls)
     assert all(recording.calls[0].x is recordings[0].calls[0].x for recording in recordings)
     losses_B, mixture = recordings[0].losses_B, Mixture.of(query)
-    found = blocks(recordings, mixture)
+    found = blocks(recordings, mixture, objective.layout)
     assert recordings == []
     measure_parts(mixture, list(found.values()), losses_B)
     assert found["0.weight"]._made is None
@@ -360,3 +360,55 @@ def test_a_function_of_the_users_is_not_run_on_all_examples_at_once():
 
     with pytest.raises(InputError, match="mixing"):
         rule(mixing, leading=True)
+
+
+@pytest.mark.parametrize("wrong", ["too short", "too few", "unlike another use"])
+def test_rows_that_do_not_fit_their_parameter_are_refused(wrong, monkeypatch):
+    """They would be broadcast: what is added would be longer than what was measured."""
+
+    def terms(g, x, weight, bias=None):
+        rows = g.sum(1).sum(1, keepdim=True) if wrong != "too few" else g.sum((0, 1)).unsqueeze(0)
+        return {"weight": Outer(x, g), "bias": Rows(lambda: rows)}
+
+    monkeypatch.setitem(RULES, F.linear, replace(RULES[F.linear], terms=terms))
+    used = (lambda m, x: m.layer(x) * m.layer.bias) if wrong == "unlike another use" else (lambda m, x: m.layer(x))
+    objective = Objective.of(Wrapped(used, layer=nn.Linear(4, 3)), losses)
+    with pytest.raises(InputError, match="one row, as long as the parameter"):
+        GhostEngine(objective)(query_of(objective, "one"), (torch.randn(5, 4), torch.randn(5)))
+
+
+def test_backward_hooks_of_modules_are_refused():
+    """They run on the way back of a module, and nothing comes by there."""
+    module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+    hook = module[1].register_full_backward_hook(lambda m, inputs, outputs: tuple(0 * g for g in inputs))
+    with pytest.raises(InputError, match="backward hooks"):
+        GhostEngine(Objective.of(module, losses))
+    hook.remove()
+    pre = module[1].register_full_backward_pre_hook(lambda m, outputs: tuple(0 * g for g in outputs))
+    with pytest.raises(InputError, match="backward hooks"):
+        GhostEngine(Objective.of(module, losses))
+    pre.remove()
+    GhostEngine(Objective.of(module, losses))
+
+
+HOOKED = {
+    "a tensor": lambda h: h.register_hook(lambda g: g / g.norm()),
+    "its place in the graph": lambda h: h.grad_fn.register_hook(lambda g, _: tuple(t / t.norm() for t in g)),
+}
+
+
+@pytest.mark.parametrize("where", HOOKED)
+def test_hooks_of_tensors_see_one_example(where):
+    """`torch.func` runs them for each example; where the engine would pass them by, it steps aside."""
+
+    def run(m, x):
+        h = torch.tanh(m.first(x))
+        HOOKED[where](h)
+        return m.last(h)
+
+    module, said = Wrapped(run, first=nn.Linear(4, 3), last=nn.Linear(3, 1)), []
+    objective, batch = Objective.of(module, losses), (torch.randn(5, 4), torch.randn(5))
+    query = query_of(objective, "one", C1=1e6)
+    found = GhostEngine(objective, notice=said.append)(query, batch).secret
+    assert len(said) == 1
+    assert relative_error(found, LoopEngine(objective)(query, batch).secret) <= 1e-5

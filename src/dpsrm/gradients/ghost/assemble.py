@@ -7,29 +7,38 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from dpsrm.core.errors import need
 from dpsrm.gradients.ghost.blocks import Block, LookupBlock, RowsBlock
 from dpsrm.gradients.ghost.lengths import Length
 from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recording import Recording
-from dpsrm.gradients.ghost.terms import Lookup, Outer, Term, added
+from dpsrm.gradients.ghost.terms import UNLIKE, Lookup, Outer, Term, added
 from dpsrm.gradients.ghost.tied import TiedBlock
 from dpsrm.gradients.ghost.windows import Windows, window_rows
+from dpsrm.gradients.module_state import Layout
 from dpsrm.gradients.rows import Tally
 
 _PASSES = 56
 """What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
 
 
-def blocks(recordings: list[Recording], mixture: Mixture, *, steady: bool = True) -> dict[str, Block]:
+def blocks(recordings: list[Recording], mixture: Mixture, layout: Layout, *, steady: bool = True) -> dict[str, Block]:
     """The blocks of all parameters that were used, from recordings that agree; `steady` as in `Tally`.
 
-    The list is emptied: what a block does not need of its recordings is given back before the next block is made.
+    The list is emptied: what a block does not need of its recordings is given back before the next block is made. What
+    is measured must be what is added: rows of another length than the parameter would be broadcast, and are refused.
     """
+    examples, sizes = len(recordings[0].losses_B), dict(zip(layout.names, layout.sizes, strict=True))
     uses = []
     while recordings:
         uses.append(recordings.pop(0).terms())
-    return {name: _block([point.pop(name) for point in uses], mixture, steady=steady) for name in list(uses[0])}
+    found = {}
+    for name in list(uses[0]):
+        found[name] = _block([point.pop(name) for point in uses], mixture, steady=steady)
+        shape = found[name].shape
+        need(shape == (examples, sizes[name]), UNLIKE, parameter=name, rows=shape, examples=examples, long=sizes[name])
+    return found
 
 
 def agree(recordings: Sequence[Recording]) -> bool:

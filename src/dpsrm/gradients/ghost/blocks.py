@@ -43,6 +43,8 @@ class Measure:
 class Block(Protocol):
     """What the engine asks of a parameter's per-example gradients."""
 
+    shape: tuple[int, int]
+    """How many examples there are, and how many numbers each one's row has."""
     most_spread: float
     """How long an example's weighted pieces may be together, in clips, to be added in the gradients' own type."""
 
@@ -77,6 +79,7 @@ class RowsBlock:
         """Keep the rows of each point; `order` brings a row to the order of the parameter."""
         self.steady = steady
         self.rows = WrittenRows(points)
+        self.shape = self.rows.examples, self.rows.size
         self.order = order or Order()
         self.most_spread = math.inf
 
@@ -116,7 +119,8 @@ class LookupBlock:
         base_B1 = torch.arange(self.examples, device=ids_BT.device)[:, None] * self.size
         pairs_U, which = torch.unique(ids_BT + base_B1, return_inverse=True)
         self.owner_U, self.word_U = pairs_U // self.size, pairs_U % self.size
-        self.shape, self._which = ids_BT.shape, which.flatten()
+        self._placed, self._which = ids_BT.shape, which.flatten()
+        self.shape = self.examples, self.size * points[0].g_BTO.shape[2]
         self.most_spread = math.inf
         self.rows = RowsBlock([self._pooled(point.g_BTO.flatten(0, 1), which.flatten()) for point in points])
 
@@ -139,7 +143,7 @@ class LookupBlock:
         first_U = torch.full_like(self.owner_U, len(places)).scatter_reduce_(0, self._which, places, "amin")
         rows_UO = self.rows.rows.mixed(part)
         flat_NO = rows_UO.new_zeros(len(places), rows_UO.shape[1]).index_copy_(0, first_U, rows_UO)
-        return flat_NO.view(*self.shape, -1)
+        return flat_NO.view(*self._placed, -1)
 
     def _by_example(self, square_U: Tensor) -> Tensor:
         """Summed over each example's words."""

@@ -145,7 +145,7 @@ class GhostEngine:
         tensors = [tensor for recording in recordings for tensor in recording.tensors]
         mixture = Mixture.of(query)
         losses_B = recordings[0].losses_B
-        found = list(blocks(recordings, mixture, steady=False).values())
+        found = list(blocks(recordings, mixture, self.objective.layout, steady=False).values())
         measures = measure_parts(mixture, found, losses_B)
         return placeless([*tensors, *(t for m in measures for t in (m.square_B, m.doubt_B, m.spread_B))])
 
@@ -171,7 +171,7 @@ class GhostEngine:
             return False
         mixture = Mixture.of(query)
         losses = [recording.losses_B for recording in recordings]
-        found = blocks(recordings, mixture, steady=tally.steady)
+        found = blocks(recordings, mixture, self.objective.layout, steady=tally.steady)
         measures = measure_parts(mixture, list(found.values()), losses[0])
         if self.objective.way is Way.BATCH:
             self._compare(query, batch, losses, measures)

@@ -36,7 +36,7 @@ class Look:
 
 
 def need_recordable(module: nn.Module) -> None:
-    """Refuse what no clipped sum can be promised of: short parameters, embeddings that rescale themselves."""
+    """Refuse what no clipped sum can be promised of: short parameters, embeddings that rescale themselves, hooks."""
     for name, parameter in module.named_parameters():
         need(
             not parameter.requires_grad or parameter.dtype in (torch.float32, torch.float64),
@@ -48,6 +48,12 @@ def need_recordable(module: nn.Module) -> None:
     for name, layer in module.named_modules():
         fixed = not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or layer.max_norm is None
         need(fixed, "an embedding must not rescale its own weights", layer=name, remedy="leave out max_norm")
+        need(
+            not layer._backward_hooks and not layer._backward_pre_hooks,
+            "a module's backward hooks do not run where gradients are found without the module's way back",
+            layer=name or type(layer).__name__,
+            remedy='remove them, or performance.engine = "loop"',
+        )
 
 
 def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:

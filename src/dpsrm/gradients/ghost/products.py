@@ -48,6 +48,7 @@ class OuterBlock:
         self._atoms = atoms
         self._made: Factors | None = None
         a_BTI, g_BTO = points[0].a_BTI, points[0].g_BTO
+        self.shape = len(a_BTI), a_BTI.shape[2] * g_BTO.shape[2]
         self.positions = len(points) * a_BTI.shape[1]  # of all left factors; by shapes alone, so that chunks are too
         self.chunk = min(chunk(self.positions, a_BTI.shape[2] * g_BTO.shape[2], a_BTI.dtype), len(a_BTI))
         self.most_spread = most_spread(self.positions, self.chunk, a_BTI.dtype) if self.chunk else math.inf

@@ -26,8 +26,10 @@ from dpsrm.gradients.ghost.together import TOGETHER, WITH_BIAS, faster
 from dpsrm.gradients.rewrites import REWRITES
 
 AnyCall = Call | Copied
-_BACKWARD = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
-_SPECIAL = frozenset({*TOGETHER, *WITH_BIAS, *REWRITES, *_BACKWARD})
+_BACKWARD: tuple[Callable[..., Any], ...] = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
+_GRAPH = torch.Tensor.grad_fn.__get__  # type: ignore[attr-defined]
+"""A module that asks for a tensor's place in the graph: to hook into the way back, which is not there under vmap."""
+_SPECIAL = frozenset({*TOGETHER, *WITH_BIAS, *REWRITES, *_BACKWARD, _GRAPH})
 
 
 class Recorder(TorchFunctionMode):
@@ -78,8 +80,8 @@ class Recorder(TorchFunctionMode):
                 result = REWRITES[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        if func in _BACKWARD:
-            raise NestedError("a module that differentiates inside")
+        if func in _BACKWARD or func == _GRAPH:
+            raise NestedError("a module that differentiates inside, or looks at the graph")
         if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
             return (func if self.example is None else faster(func, kwargs))(*args, **kwargs)
         result = self._record(func, args, kwargs) if func in RULES else NotImplemented
@@ -94,7 +96,13 @@ class Recorder(TorchFunctionMode):
         names = {argument: self.names[id(v)] for argument, v in arguments.items() if self._watched(v)}
         data = rule.data(names)
         x = arguments.get(data)
-        if not names or data in names or not isinstance(x, Tensor) or x.is_complex():
+        if (
+            not names
+            or data in names
+            or len(set(names.values())) < len(names)
+            or not isinstance(x, Tensor)
+            or x.is_complex()
+        ):
             return NotImplemented
         swap = {id(arguments[a]): rule.laid_out(arguments[a].detach(), arguments) for a in names}
         key = self._key(rule.terms.__name__, tuple(names.values()))

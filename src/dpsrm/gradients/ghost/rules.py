@@ -93,7 +93,12 @@ def _positions(x: Tensor) -> Tensor:
     return x.unsqueeze(1) if x.dim() == 2 else x.flatten(1, -2)
 
 
-@rule(F.linear, leading=True)
+def _own_bias(call: dict[str, Any]) -> bool:
+    """Whether a linear map's bias, if it has one, holds a number for each output; others are broadcast by torch."""
+    return call["bias"] is None or call["bias"].shape == call["weight"].shape[:1]
+
+
+@rule(F.linear, leading=True, fits=_own_bias)
 def linear(g: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Terms:
     """y = x Wᵀ + b."""
     g_BTO = _positions(g)
@@ -107,7 +112,7 @@ def _addmm(bias: Tensor, x: Tensor, weight: Tensor, **_: Any) -> Tensor:
 
 def _plain_addmm(call: dict[str, Any]) -> bool:
     """Whether the call is a linear map with a bias."""
-    return bool(call["beta"] == 1 and call["alpha"] == 1 and call["bias"].dim() == 1)
+    return bool(call["beta"] == 1 and call["alpha"] == 1 and call["bias"].shape == call["weight"].shape[1:])
 
 
 @rule(torch.addmm, torch.Tensor.addmm, leading=True, instead=_addmm, fits=_plain_addmm)

@@ -12,6 +12,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dpsrm.core.errors import need
+
+UNLIKE = "a rule must give every example one row, as long as the parameter"
+
 
 class Term(Protocol):
     """What a use says about a parameter: `Outer`, `Windows`, `Lookup` or `Rows`."""
@@ -93,7 +97,9 @@ def added(terms: Sequence[Term]) -> Tensor:
     """The rows of a shared parameter: the sum over its uses, before any norm."""
     rows_BP = terms[0].rows()
     for term in terms[1:]:
-        rows_BP = rows_BP + term.rows()
+        more_BP = term.rows()
+        need(more_BP.shape == rows_BP.shape, UNLIKE, rows=tuple(rows_BP.shape), others=tuple(more_BP.shape))
+        rows_BP = rows_BP + more_BP
     return rows_BP
 
 

@@ -27,6 +27,7 @@ class TiedBlock:
         """Keep both; the same words were looked up at every point."""
         self.words = LookupBlock(lookups)
         self.out = OuterBlock(outers, atoms, steady=steady)
+        self.shape = self.out.shape
         self.ids_BS = lookups[0].ids_BT
         self.most_spread = self.out.most_spread
 

@@ -86,27 +86,29 @@ TOGETHER: dict[Callable[..., Any], Callable[..., Any]] = {
 """What runs instead of a function under vmap; the first argument is a tensor that depends on the example."""
 
 
-def _plus(product: Tensor, bias: Tensor) -> Tensor:
-    """A product plus a bias, in the product's memory.
+def _plus(product: Tensor, bias: Tensor) -> Tensor | None:
+    """A product plus a bias, in the product's memory; None if it has no room for the sum.
 
     What is returned counts as a tensor of its own, into which nobody has written yet (see kept.py).
     """
     try:
         found: Tensor = torch.ops.aten._unsafe_view(product.add_(bias), product.shape)
-    except RuntimeError:  # the bias depends on the example and the product does not
-        found = product + bias
+    except RuntimeError:  # the bias depends on the example and the product does not, or it has a shape of its own
+        return None
     return found
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`."""
     product = F.linear(x, weight)
-    return product if bias is None else _plus(product, bias)
+    found = product if bias is None else _plus(product, bias)
+    return F.linear(x, weight, bias) if found is None else found
 
 
 def _addmm(bias: Tensor, x: Tensor, weight: Tensor, *others: Any) -> Tensor:
     """`torch.addmm`, also with the order of arguments that it once had."""
-    return torch.addmm(bias, x, weight, *others) if others else _plus(torch.mm(x, weight), bias)
+    found = None if others else _plus(torch.mm(x, weight), bias)
+    return torch.addmm(bias, x, weight, *others) if found is None else found
 
 
 WITH_BIAS: dict[Callable[..., Any], Callable[..., Any]] = {
