@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,8 +28,9 @@ from sklearn.utils import check_random_state  # noqa: E402
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data  # noqa: E402
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
-    """Parameters of every private estimator.
+    """Parameters of every private estimator; scikit-learn reads them off the constructor that these fields make.
 
     Args:
         epsilon, delta: the promise of one fit, for replacing one record (or one unit: `fit(X, y, unit=ids)`).
@@ -46,8 +47,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """
 
     _kind = "logistic"
-    hidden: tuple[int, ...] = ()
-    penalty: float = 0.0
+
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    bounds: Any = None
+    schema: Any = None
+    steps: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    max_grad_norm: float | None = None
+    method: Any = None
+    accountant: str = "pld"
+    budget: str | None = None
+    out: Any = None
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any, *, unit: Any = None) -> Self:
         """Train on the records; the model is (ε, δ)-DP.
@@ -68,11 +81,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, loaded: Loaded, *, read: str) -> None:
         """Train on the records and keep the run; `read` says which public fact was read from the records."""
-        seed = self._seed()
+        seed, given = research_seed(self.random_state), self.get_params(deep=False)
         settings, shape, choices = self.asked(loaded.n, classes=len(loaded.classes), seed=seed)
-        model = Model(kind=self._kind, hidden=tuple(self.hidden)) if self.hidden else Model(kind=self._kind)
+        hidden = tuple(given.get("hidden", ()))
+        model = Model(kind=self._kind, hidden=hidden) if hidden else Model(kind=self._kind)
         shape = replace(shape, parameters=model.size(features=loaded.n_features, classes=len(loaded.classes)))
-        settings = choose(settings, shape, replace(choices, regulariser=self.penalty))
+        settings = choose(settings, shape, replace(choices, regulariser=given.get("penalty", 0.0)))
         module = model.build(
             features=loaded.n_features, classes=len(loaded.classes), stream=Streams.choose(seed).initialisation
         )
@@ -109,13 +123,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return settings, Shape(n=n, classes=classes, kind=self._kind), choices
 
-    def _seed(self) -> int | None:
-        """A seed for research, with a warning; None draws from the operating system."""
-        if self.random_state is None:
-            return None
-        tell_leak("random_state makes the noise predictable", "leave it out for a private model")
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
     def _folder(self) -> Path:
         """Where the run is written."""
         if self.out is not None:
@@ -150,3 +157,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def research_seed(random_state: Any) -> int | None:
+    """A seed for research, with a warning; None draws from the operating system."""
+    if random_state is None:
+        return None
+    tell_leak("random_state makes the noise predictable", "leave it out for a private model")
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
 from sklearn.utils.validation import assert_all_finite, column_or_1d  # noqa: E402
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """What both classifiers do with labels."""
+
+    classes: Any = None
 
     def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
         """Labels as 0..K-1 of the sorted classes, the classes, and which fact was read from the records."""
@@ -78,6 +82,7 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLogisticRegression(_PrivateClassifier):
     """Logistic (softmax) regression with (ε, δ)-differential privacy, good without tuning.
 
@@ -98,40 +103,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
     (True, True)
     """
 
-    def __init__(
-        self,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        classes: Any = None,
-        penalty: float = 0.0,
-        bounds: Any = None,
-        schema: Any = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        max_grad_norm: float | None = None,
-        method: Any = None,
-        accountant: str = "pld",
-        budget: str | None = None,
-        out: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.penalty = penalty
-        self.bounds = bounds
-        self.schema = schema
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_grad_norm = max_grad_norm
-        self.method = method
-        self.accountant = accountant
-        self.budget = budget
-        self.out = out
-        self.random_state = random_state
+    penalty: float = 0.0
 
     @property
     def coef_(self) -> npt.NDArray[np.float64]:
@@ -150,6 +122,7 @@ def _plain(values: Any) -> npt.NDArray[np.float64]:
     return found
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateMLPClassifier(_PrivateClassifier):
     """A network with tanh layers of the `hidden` sizes, with (ε, δ)-differential privacy.
 
@@ -158,37 +131,4 @@ class PrivateMLPClassifier(_PrivateClassifier):
 
     _kind = "mlp"
 
-    def __init__(
-        self,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        classes: Any = None,
-        hidden: tuple[int, ...] = (64,),
-        bounds: Any = None,
-        schema: Any = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        max_grad_norm: float | None = None,
-        method: Any = None,
-        accountant: str = "pld",
-        budget: str | None = None,
-        out: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.classes = classes
-        self.hidden = hidden
-        self.bounds = bounds
-        self.schema = schema
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_grad_norm = max_grad_norm
-        self.method = method
-        self.accountant = accountant
-        self.budget = budget
-        self.out = out
-        self.random_state = random_state
+    hidden: tuple[int, ...] = (64,)

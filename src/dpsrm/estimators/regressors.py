@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ from sklearn.base import RegressorMixin  # noqa: E402
 from sklearn.utils.validation import check_array, column_or_1d  # noqa: E402
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """What both regressors do with numbers."""
+
+    target_range: Any = None
 
     def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
         """Targets mapped to [-1, 1] by their public range, the range, and which fact was read from the records."""
@@ -62,6 +66,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLinearRegression(_PrivateRegressor):
     """Linear regression with (ε, δ)-differential privacy: squared loss, every gradient clipped.
 
@@ -81,42 +86,10 @@ class PrivateLinearRegression(_PrivateRegressor):
 
     _kind = "linear"
 
-    def __init__(
-        self,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        target_range: Any = None,
-        penalty: float = 0.0,
-        bounds: Any = None,
-        schema: Any = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        max_grad_norm: float | None = None,
-        method: Any = None,
-        accountant: str = "pld",
-        budget: str | None = None,
-        out: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.target_range = target_range
-        self.penalty = penalty
-        self.bounds = bounds
-        self.schema = schema
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_grad_norm = max_grad_norm
-        self.method = method
-        self.accountant = accountant
-        self.budget = budget
-        self.out = out
-        self.random_state = random_state
+    penalty: float = 0.0
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateMLPRegressor(_PrivateRegressor):
     """A network with tanh layers of the `hidden` sizes that predicts numbers, with (ε, δ)-differential privacy.
 
@@ -125,37 +98,4 @@ class PrivateMLPRegressor(_PrivateRegressor):
 
     _kind = "mlp"
 
-    def __init__(
-        self,
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        target_range: Any = None,
-        hidden: tuple[int, ...] = (64,),
-        bounds: Any = None,
-        schema: Any = None,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        max_grad_norm: float | None = None,
-        method: Any = None,
-        accountant: str = "pld",
-        budget: str | None = None,
-        out: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.target_range = target_range
-        self.hidden = hidden
-        self.bounds = bounds
-        self.schema = schema
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_grad_norm = max_grad_norm
-        self.method = method
-        self.accountant = accountant
-        self.budget = budget
-        self.out = out
-        self.random_state = random_state
+    hidden: tuple[int, ...] = (64,)

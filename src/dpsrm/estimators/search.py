@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ import numpy.typing as npt
 from dpsrm.accounting.selection import runs_to_gamma
 from dpsrm.core.errors import BudgetExceeded, need, need_extra
 from dpsrm.core.randomness import Streams
-from dpsrm.estimators.base import PrivateEstimator
-from dpsrm.estimators.leaks import tell_leak
+from dpsrm.estimators.base import PrivateEstimator, research_seed
 from dpsrm.estimators.scores import noisy_score
 from dpsrm.estimators.selection import ETA, TryPlan, plan_tries
 from dpsrm.training.ranks import strategy
@@ -22,12 +21,13 @@ from dpsrm.training.ranks import strategy
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone  # noqa: E402
 from sklearn.model_selection import ParameterGrid  # noqa: E402
-from sklearn.utils import _safe_indexing, check_random_state  # noqa: E402
+from sklearn.utils import _safe_indexing  # noqa: E402
 from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
 _ALL = "every try is charged as the dearest, and only the best one comes out: "
 
 
+@dataclass(eq=False, repr=False)
 class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """The best of several parameter settings, the search included in (ε, δ).
 
@@ -51,31 +51,21 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     run, not of the search. `out` and `budget` of the estimator are refused.
     """
 
-    def __init__(
-        self,
-        estimator: PrivateEstimator,
-        param_grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
-        *,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        tries: float = 10.0,
-        held_out: float = 0.2,
-        random_state: Any = None,
-    ) -> None:
-        self.estimator = estimator
-        self.param_grid = param_grid
-        self.epsilon = epsilon
-        self.delta = delta
-        self.tries = tries
-        self.held_out = held_out
-        self.random_state = random_state
+    estimator: PrivateEstimator
+    param_grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]]
+    _: KW_ONLY
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    tries: float = 10.0
+    held_out: float = 0.2
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any) -> PrivateSearchCV:
         """Search, and keep the best try."""
         self._need_plain()
         alone, remedy = strategy().ranks == 1, "search without torchrun; fit() of an estimator runs on ranks"
         need(alone, "a private search runs in one process", remedy=remedy)
-        streams = Streams.choose(self._seed())
+        streams = Streams.choose(research_seed(self.random_state))
         train, test = self._parts(X, streams.sampling)
         settings = list(ParameterGrid(self.param_grid))
         made = [self._made(each) for each in settings]
@@ -135,13 +125,6 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         need(1 <= held < n, "both parts need a record", records=n, held_out=self.held_out)
         order = stream.permutation(n)
         return np.sort(order[held:]), np.sort(order[:held])
-
-    def _seed(self) -> int | None:
-        """A seed for research, with a warning; None draws from the operating system."""
-        if self.random_state is None:
-            return None
-        tell_leak("random_state makes the noise predictable", "leave it out for a private model")
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _need_plain(self) -> None:
         """Refuse what would publish single tries."""
