@@ -52,75 +52,22 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
-    "dpsrm.accounting": ("Guarantee",),
-    "dpsrm.core.errors": (
-        "BoundExceeded",
-        "BudgetExceeded",
-        "Diverged",
-        "DpsrmError",
-        "InputError",
-        "IsolationError",
-        "LedgerError",
-        "MissingExtra",
-        "ResumeError",
-    ),
-    "dpsrm.core.events": (
-        "Adjacency",
-        "Scheme",
-    ),
-    "dpsrm.core.isolation": ("Isolation",),
-    "dpsrm.data": (
-        "DatasetRecords",
-        "Records",
-        "load",
-        "load_like",
-    ),
-    "dpsrm.gradients": (
-        "ModelLosses",
-        "binary_loss",
-        "multiclass_loss",
-        "squared_loss",
-    ),
-    "dpsrm.gradients.ghost": ("rule",),
-    "dpsrm.integrations": (
-        "MLflow",
-        "TensorBoard",
-    ),
-    "dpsrm.methods": (
-        "Agd",
-        "Ask",
-        "Disk",
-        "Gd",
-        "Method",
-        "Rrpsgd",
-        "Schedule",
-        "Sgd",
-        "Spider",
-        "Srm",
-        "Storm",
-        "Walk",
-    ),
-    "dpsrm.runs": ("verify",),
-    "dpsrm.training": (
-        "EarlyStopping",
-        "Evaluate",
-        "LoadedRun",
-        "Performance",
-        "Privacy",
-        "PrivateTraining",
-        "Progress",
-        "Run",
-        "Settings",
-        "Statement",
-        "Theory",
-        "Training",
-        "load_run",
-        "make_private",
-        "resume",
-        "train",
-    ),
+    "dpsrm.accounting": "Guarantee",
+    "dpsrm.core.errors": "BoundExceeded BudgetExceeded Diverged DpsrmError InputError IsolationError LedgerError "
+    "MissingExtra ResumeError",
+    "dpsrm.core.events": "Adjacency Scheme",
+    "dpsrm.core.isolation": "Isolation",
+    "dpsrm.data": "DatasetRecords Records load load_like",
+    "dpsrm.gradients": "ModelLosses binary_loss multiclass_loss squared_loss",
+    "dpsrm.gradients.ghost": "rule",
+    "dpsrm.integrations": "MLflow TensorBoard",
+    "dpsrm.methods": "Agd Ask Disk Gd Method Rrpsgd Schedule Sgd Spider Srm Storm Walk",
+    "dpsrm.runs": "verify",
+    "dpsrm.training": "EarlyStopping Evaluate LoadedRun Performance Privacy PrivateTraining Progress Run Settings "
+    "Statement Theory Training load_run make_private resume train",
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+"""Where each public name is defined: the names as words."""
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
 __all__ = [
     "Adjacency",
