@@ -22,82 +22,43 @@ shares, metrics on test data, a non-private reference) and carries no differenti
 """
 
 
+class _RunFile:
+    """Where a file of a run lies, asked of its `RunFolder`."""
+
+    def __init__(self, name: str) -> None:
+        """Its path inside the run folder."""
+        self._name = name
+
+    def __get__(self, run: RunFolder, _: object = None) -> Path:
+        """In this run's folder."""
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Where each file of a run lies."""
 
     path: Path
 
-    @property
-    def ledger(self) -> Path:
-        """What was charged."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def model(self) -> Path:
-        """The trained parameters."""
-        return self.path / "model.safetensors"
-
-    @property
-    def config(self) -> Path:
-        """The settings, as they were used."""
-        return self.path / "config.toml"
-
-    @property
-    def environment(self) -> Path:
-        """Versions of what ran."""
-        return self.path / "environment.json"
-
-    @property
-    def certificate(self) -> Path:
-        """The guarantee in plain words."""
-        return self.path / "certificate.md"
-
-    @property
-    def report(self) -> Path:
-        """The guarantee as a page to show to others."""
-        return self.path / "report.html"
-
-    @property
-    def statement(self) -> Path:
-        """The same for machines."""
-        return self.path / "statement.json"
-
-    @property
-    def card(self) -> Path:
-        """The same as a model card."""
-        return self.path / "model_card.md"
+    ledger = _RunFile("ledger.jsonl")  # what was charged
+    model = _RunFile("model.safetensors")  # the trained parameters
+    config = _RunFile("config.toml")  # the settings, as they were used
+    environment = _RunFile("environment.json")  # versions of what ran
+    certificate = _RunFile("certificate.md")  # the guarantee in plain words
+    report = _RunFile("report.html")  # the guarantee as a page to show to others
+    statement = _RunFile("statement.json")  # the same for machines
+    card = _RunFile("model_card.md")  # the same as a model card
+    private = _RunFile("private")  # for the operator's eyes only
+    private_report = _RunFile("private/report.html")  # utility, learning curves and advice, for the operator
+    keys = _RunFile("private/keys.json")  # the stream key of a run that is not finished
+    checkpoint = _RunFile("private/checkpoint.safetensors")  # where a run that is not finished stands
+    lock = _RunFile("private/lock")  # held by the process that trains here
 
     @property
     def bound(self) -> tuple[Path, ...]:
         """The published files whose digests stand in the ledger's closing line: all but the ledger."""
         said = self.statement, self.card, self.report, self.certificate
         return self.config, self.environment, self.model, *said
-
-    @property
-    def private(self) -> Path:
-        """For the operator's eyes only."""
-        return self.path / "private"
-
-    @property
-    def private_report(self) -> Path:
-        """Utility, learning curves and advice, for the operator."""
-        return self.private / "report.html"
-
-    @property
-    def keys(self) -> Path:
-        """The stream key of a run that is not finished."""
-        return self.private / "keys.json"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where a run that is not finished stands."""
-        return self.private / "checkpoint.safetensors"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the process that trains here."""
-        return self.private / "lock"
 
     @property
     def is_run(self) -> bool:
