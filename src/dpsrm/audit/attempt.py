@@ -18,7 +18,7 @@ from dpsrm.core.events import Adjacency
 from dpsrm.core.randomness import Streams
 from dpsrm.gradients import Objective
 from dpsrm.runs.book import MemoryBook
-from dpsrm.training import Performance, Step
+from dpsrm.training import Step
 from dpsrm.training.train import begin, reopen
 
 Told = Callable[[int, int], object]
@@ -107,7 +107,8 @@ class Attempt:
         whole = self._rehearse(_SEED)
         if len(whole.passages) < 2:
             return
-        settings = replace(self.case.settings, seed=_SEED, performance=Performance(**_every_step(self.case)))
+        often = replace(self.case.settings.performance, checkpoint_seconds=0, checkpoint_steps=1)
+        settings = replace(self.case.settings, seed=_SEED, performance=often)
         out = self._folder / "resumed"
         run = begin(settings, self.case.preparer(), out)
         with run, run.step.running():
@@ -122,18 +123,6 @@ class Attempt:
             if not (a.released.equal(b.released) and a.exact.equal(b.exact)):
                 yield f"after a resume, release {len(whole.passages) - 1 - number} is another than without"
                 return
-
-
-def _every_step(case: RehearsedCase) -> dict[str, Any]:
-    """The case's performance, with a checkpoint after every release."""
-    p = case.settings.performance
-    return {
-        "engine": p.engine,
-        "max_physical_batch": p.max_physical_batch,
-        "threads": p.threads,
-        "checkpoint_seconds": 0,
-        "checkpoint_steps": 1,
-    }
 
 
 def _drawn_most(one: Transcript, n: int) -> list[int]:

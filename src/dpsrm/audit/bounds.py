@@ -74,8 +74,8 @@ def per_step(observed: Observed, *, confidence: float = 0.95) -> Bound:
     seen, says = observed.drawn_Tm, np.sign(observed.values_Tm)
     plus, minus = (seen & (observed.signs_m == side) for side in (1, -1))
     each = (1 - confidence) / 3
-    missed = _upper(int((says[plus] < 0).sum()), int(plus.sum()), each)
-    false = _upper(int((says[minus] > 0).sum()), int(minus.sum()), each)
+    missed = error_bound(int((says[plus] < 0).sum()), int(plus.sum()), each)
+    false = error_bound(int((says[minus] > 0).sum()), int(minus.sum()), each)
     mu = float(-ndtri(missed) - ndtri(false))
     share = float(stats.beta.ppf(each, seen.sum(), seen.size - seen.sum() + 1)) if not seen.all() else 1.0
     rate = float(observed.rate_T.mean())
@@ -91,8 +91,8 @@ def per_step(observed: Observed, *, confidence: float = 0.95) -> Bound:
     )
 
 
-def _upper(errors: int, trials: int, alpha: float) -> float:
-    """Clopper–Pearson's upper bound of an error rate."""
+def error_bound(errors: int, trials: int, alpha: float) -> float:
+    """Clopper–Pearson's upper bound of an error rate, which it exceeds with a chance of at most `alpha`."""
     return float(stats.beta.ppf(1 - alpha, errors + 1, trials - errors)) if errors < trials else 1.0
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
-from dpsrm.audit.bounds import curve, epsilon_at, least_refuted
+from dpsrm.audit.bounds import curve, epsilon_at, error_bound, least_refuted
 from dpsrm.audit.prove import quiet
 from dpsrm.core.errors import need
 from dpsrm.core.randomness import Streams
@@ -95,14 +94,9 @@ def _epsilon(plan: Plan, scores: Array, signs_m: npt.NDArray[np.int64], threshol
     """The largest ε refuted at a threshold: of both kinds of error, an upper bound at 97.5 %."""
     plus, minus = scores[signs_m == 1], scores[signs_m == -1]
     missed, false = int((plus <= threshold).sum()), int((minus > threshold).sum())
-    fnr, fpr = _upper(missed, len(plus)), _upper(false, len(minus))
+    fnr, fpr = error_bound(missed, len(plus), 0.025), error_bound(false, len(minus), 0.025)
     points = (1 - fnr, fpr), (1 - fpr, fnr)
     return epsilon_at(plan, least_refuted(lambda louder: any(_outside(plan, louder, y, x) for y, x in points)))
-
-
-def _upper(errors: int, trials: int) -> float:
-    """Clopper–Pearson's upper bound of an error rate at 97.5 %."""
-    return float(stats.beta.ppf(0.975, errors + 1, trials - errors)) if errors < trials else 1.0
 
 
 def _outside(plan: Plan, louder: float, y: float, x: float) -> bool:
