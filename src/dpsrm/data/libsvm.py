@@ -50,12 +50,15 @@ class LibsvmEncoder:
 
     def encode(self, rows: SparseRows) -> npt.NDArray[np.float32]:
         """Records as a dense array (n, features)."""
-        _need_within(rows, None if self.folded else self.features)
+        if not self.folded:
+            beyond, rule = np.flatnonzero(rows.index > self.features), "an index must not exceed the number of features"
+            _need_none(rows, beyond, rule, features=self.features, remedy="give a larger --features")
         dense = np.zeros((len(rows.labels), self.features), dtype=np.float32)
         column = (rows.index - 1) % self.features
         with np.errstate(over="ignore"):
             np.add.at(dense, (rows.row, column), rows.value.astype(np.float32))
-        _need_float32(dense[rows.row, column], rows)
+        infinite = np.flatnonzero(~np.isfinite(dense[rows.row, column]))
+        _need_none(rows, infinite, "a value must fit float32", remedy="rescale the feature")
         return unit_norm(dense) if self.normalise else dense
 
     def describe(self) -> dict[str, object]:
@@ -141,40 +144,11 @@ def _need_once(rows: SparseRows) -> None:
     key = rows.row * _LARGEST_INDEX + rows.index
     order = np.argsort(key, kind="stable")
     again = order[1:][np.diff(key[order]) == 0]
-    if again.size:
-        first = int(again.min())
-        need(
-            False,
-            "a record must have each index once",
-            line=int(rows.lines[rows.row[first]]),
-            index=int(rows.index[first]),
-        )
+    _need_none(rows, np.sort(again), "a record must have each index once")
 
 
-def _need_within(rows: SparseRows, features: int | None) -> None:
-    """Refuse an index above the declared number of features."""
-    if features is None:
-        return
-    beyond = np.flatnonzero(rows.index > features)
-    if beyond.size:
-        need(
-            False,
-            "an index must not exceed the number of features",
-            line=int(rows.lines[rows.row[beyond[0]]]),
-            index=int(rows.index[beyond[0]]),
-            features=features,
-            remedy="give a larger --features",
-        )
-
-
-def _need_float32(values: npt.NDArray[np.float32], rows: SparseRows) -> None:
-    """Refuse values that only float64 can hold."""
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
-        need(
-            False,
-            "a value must fit float32",
-            line=int(rows.lines[rows.row[bad[0]]]),
-            index=int(rows.index[bad[0]]),
-            remedy="rescale the feature",
-        )
+def _need_none(rows: SparseRows, wrong: npt.NDArray[np.int64], rule: str, *, remedy: str = "", **got: object) -> None:
+    """Refuse the first of the triples that break a rule, by its line and index."""
+    if wrong.size:
+        line, index = rows.lines[rows.row[wrong[0]]], rows.index[wrong[0]]
+        need(False, rule, line=int(line), index=int(index), **got, remedy=remedy)

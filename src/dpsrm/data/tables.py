@@ -35,6 +35,12 @@ class Table:
     def __len__(self) -> int:
         return len(self.cells[0]) if self.cells else 0
 
+    def split(self, name: str) -> tuple[Table, tuple[Cell, ...]]:
+        """The table without one of its columns, and that column's cells."""
+        at = self.columns.index(name)
+        rest = Table(self.columns[:at] + self.columns[at + 1 :], self.cells[:at] + self.cells[at + 1 :])
+        return rest, self.cells[at]
+
 
 def read_cell(cell: Cell) -> float | str | None:
     """What one cell says: None when missing, a number, or stripped text.
@@ -219,9 +225,7 @@ def split_target(table: Table, target: str | None) -> tuple[Table, tuple[Cell, .
     need(target is not None, "a table needs the name of its target column", target=target, remedy=remedy)
     need(target in columns, "the target must be a column of the file", target=target, remedy=remedy)
     need(len(columns) > 1, "a table must have a feature beside its target", columns=columns)
-    at = columns.index(str(target))
-    features = Table(columns[:at] + columns[at + 1 :], table.cells[:at] + table.cells[at + 1 :])
-    return features, table.cells[at]
+    return table.split(str(target))
 
 
 def _decode(raw: bytes) -> str:
@@ -268,11 +272,7 @@ def split_unit(source: Table, unit: str | None) -> tuple[Table, tuple[Cell, ...]
     >>> split_unit(Table(("who", "a"), (("ann",), ("1",))), "who")
     (Table(columns=('a',), cells=(('1',),)), ('ann',))
     """
-    if unit is None or unit not in source.columns:
-        return source, None
-    at = source.columns.index(unit)
-    rest = Table(source.columns[:at] + source.columns[at + 1 :], source.cells[:at] + source.cells[at + 1 :])
-    return rest, source.cells[at]
+    return (source, None) if unit is None or unit not in source.columns else source.split(unit)
 
 
 _WHO = (

@@ -40,9 +40,9 @@ def encode_unlabelled(data: object, encoder: Encoder, *, target: str | None = No
     (2, 45)
     """
     source = _source(data, encoder)
-    for name in (target, unit) if isinstance(source, Table) else ():
+    for name in (target, unit):
         if isinstance(source, Table) and name in source.columns:
-            source = _without(source, source.columns.index(str(name)))
+            source = source.split(str(name))[0]
     return encode_source(source, encoder)
 
 
@@ -83,11 +83,6 @@ def _column(name: str, values: Any) -> tuple[Cell, ...]:
     good = isinstance(listed, (list, tuple)) and all(c is None or isinstance(c, (str, int, float)) for c in listed)
     need(good, "a column must be a list of numbers, texts and None", column=name, type=type(values).__name__)
     return tuple(float(cell) if isinstance(cell, bool) else cell for cell in listed)
-
-
-def _without(table: Table, at: int) -> Table:
-    """The table without one column."""
-    return Table(table.columns[:at] + table.columns[at + 1 :], table.cells[:at] + table.cells[at + 1 :])
 
 
 def _numbers(data: object) -> npt.NDArray[np.float64]:
