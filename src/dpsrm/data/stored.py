@@ -47,15 +47,12 @@ class StoredRows(Protocol):
 
     def at(self, positions: npt.NDArray[np.int64]) -> Source:
         """The rows at some positions, as a file of just these rows would be read."""
-        ...
 
     def blocks(self) -> Iterator[bytes | memoryview]:
         """All there is, for a fingerprint."""
-        ...
 
     def labels(self, name: str | None) -> dict[Cell, int]:
         """The different labels, each with the first row (from 0) that has it."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

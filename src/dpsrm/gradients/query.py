@@ -99,7 +99,6 @@ class Engine(Protocol):
 
     def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The float64 sum over the batch; an empty batch gives zeros."""
-        ...
 
 
 MARGIN = 2.0**-20

@@ -105,36 +105,29 @@ class Walk(Protocol):
     @property
     def theta(self) -> Tensor:
         """θ."""
-        ...
 
     @property
     def direction(self) -> Tensor:
         """v."""
-        ...
 
     @property
     def time(self) -> int:
         """How many updates were made; the run ends when they are as many as the schedule's steps."""
-        ...
 
     def ask(self) -> Ask | Choice:
         """What to release next; asking twice changes nothing."""
-        ...
 
     def tell(self, released: Tensor, *, std: float = 0.0) -> None:
         """Take the answer (to a `Choice`: the index) and perhaps move θ.
 
         `std` is the standard deviation of the noise in each coordinate of `released`: public, and 0 without noise.
         """
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on later: a plain tree of tensors and numbers."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
-        ...
 
 
 class Method(ABC):

@@ -16,19 +16,15 @@ class Output(Protocol):
 
     def observe(self, time: int, theta_P: Tensor) -> None:
         """See θ^time."""
-        ...
 
     def result(self) -> Tensor | None:
         """The θ to hand out; None if the run was stopped before the first one that it keeps."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """What has been kept so far."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
-        ...
 
 
 class _Kept:

@@ -29,19 +29,15 @@ class Stepper(Protocol):
 
     def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """The next θ; `theta_P` is left as it is. `std`: the known noise in each coordinate of the direction."""
-        ...
 
     def penalty(self, theta_P: Tensor) -> float:
         """The data-independent penalty whose gradient `advance` adds to the direction; 0 if it adds none."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """What the stepper remembers between steps."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remember `state`."""
-        ...
 
 
 class Unpenalised:

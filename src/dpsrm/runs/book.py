@@ -17,11 +17,9 @@ class Book(Protocol):
     @property
     def spending(self) -> Spending:
         """What is charged."""
-        ...
 
     def charge(self, event: Event, count: int) -> None:
         """Record that up to `count` releases of `event` may follow."""
-        ...
 
 
 class PositionedBook(Book, Protocol):
@@ -30,11 +28,9 @@ class PositionedBook(Book, Protocol):
     @property
     def position(self) -> tuple[int, str]:
         """How many lines are on disk, and the hash of the last one."""
-        ...
 
     def close(self, closing: Closing) -> None:
         """Bind what is published to the charges; nothing may follow."""
-        ...
 
 
 class MemoryBook:

@@ -32,79 +32,60 @@ class Strategy(Protocol):
 
     def shares(self, of: int) -> range:
         """Which of `of` shares are this process's."""
-        ...
 
     def total(self, summed: Summed, query: Query, *, shares: int, release: int) -> ClippedSum[Tensor]:
         """The sum over all shares, or the coordinates of it that this process releases."""
-        ...
 
     def whole(self, released: Tensor, *, of: int) -> Tensor:
         """What all processes released."""
-        ...
 
     def index(self, released: int) -> int:
         """The choice that the leader released."""
-        ...
 
     def book(self, book: PositionedBook | None, header: Header) -> PositionedBook:
         """Where this process charges: the leader's ledger, or the leader's word that it was charged there."""
-        ...
 
     def streams(self, own: Streams | None) -> Streams:
         """The leader's random streams."""
-        ...
 
     def tell(self, content: bytes | None) -> bytes:
         """What the leader says."""
-        ...
 
     def align(self, module: nn.Module) -> None:
         """Give the module the leader's parameters and buffers."""
-        ...
 
     def need_alike(self, module: nn.Module) -> None:
         """Refuse to go on unless the module looks the same to all processes."""
-        ...
 
     def need_same(self, **what: str) -> None:
         """Refuse to go on unless all processes say the same."""
-        ...
 
     def gathered(self, digest: str) -> list[str]:
         """Everybody's digest."""
-        ...
 
     def any(self, wish: bool) -> bool:
         """Whether one of the processes wishes it."""
-        ...
 
     def together(self) -> AbstractContextManager[None]:
         """A block that all processes leave, or none."""
-        ...
 
     def own(self, vector_P: Tensor) -> Tensor:
         """The coordinates that this process remembers."""
-        ...
 
     def walk(self, walk: Walk) -> Walk:
         """A walk over what this process remembers, as the step needs it."""
-        ...
 
     def kept(self, walk: Walk) -> Tensor:
         """What this process remembers of θ."""
-        ...
 
     def whole_state(self, state: Any) -> Any:
         """What all processes remember, as one would."""
-        ...
 
     def own_state(self, state: Any) -> Any:
         """What this process remembers of a whole state."""
-        ...
 
     def due(self, wish: bool) -> bool:
         """Whether a checkpoint is due."""
-        ...
 
 
 class Replicated:

@@ -27,11 +27,9 @@ class Summer(Protocol):
 
     def total(self, query: Query, which: Which, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum of release number `release`; `batch` holds the records, if they were read already."""
-        ...
 
     def scores(self, choice: Choice, which: Which, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses of a choice's candidates."""
-        ...
 
 
 def summer(engine: Engine, objective: Objective, records: RecordSource, streams: Streams, *, steady: bool) -> Summer:
