@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -25,6 +26,7 @@ from dpsrm.core.errors import need_extra
 from dpsrm.methods import Method, Sgd, Srm
 from dpsrm.training import Performance, Privacy, Settings, Training, classification_metrics, loss_for, run_trials
 from dpsrm.training.defaults import LEAST_STEPS, MOST_STEPS, RULES, default_batch, default_training
+from dpsrm.training.settings import Model
 
 DELTA = 1e-5
 EPSILONS = (0.2, 1.0, 3.0)
@@ -84,9 +86,7 @@ def _choices(split: Split, epsilon: float) -> Iterator[tuple[str, Method, Traini
 
 def _trial(split: Split, epsilon: float, method: Method, training: Training, *, seed: int) -> Row:
     """One seeded run and what it is worth on the held-out records."""
-    module = nn.Linear(split.features, 1 if split.classes == 2 else split.classes)
-    nn.init.zeros_(module.weight)
-    nn.init.zeros_(module.bias)
+    module = Model().build(features=split.features, classes=split.classes, stream=np.random.default_rng(0))
     settings = Settings(
         privacy=Privacy(epsilon=epsilon, delta=DELTA),
         method=method,

@@ -10,36 +10,37 @@ from torch import Tensor, nn
 from dpsrm.core.errors import need_extra
 
 
-def _transformers() -> Any:
-    """The package, if it is installed."""
+def _made(name: str, **settings: Any) -> nn.Module:
+    """The model of transformers called `name`, from a configuration of its kind."""
     need_extra("transformers", extra="hf")
     import transformers
 
-    return transformers
+    kind = getattr(transformers, name)
+    made: nn.Module = kind(kind.config_class(**settings))
+    return made
 
 
 def bert(tiny: bool) -> nn.Module:
     """BERT with a head for two classes: 4 layers of width 256 and the usual 30 522 words."""
-    kit = _transformers()
-    size = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
-    if not tiny:
-        size = {"vocab_size": 30522, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
-    config = kit.BertConfig(
-        **size,
-        intermediate_size=4 * size["hidden_size"],
+    d = 8 if tiny else 256
+    return _made(
+        "BertForSequenceClassification",
+        vocab_size=50 if tiny else 30522,
+        hidden_size=d,
+        intermediate_size=4 * d,
+        num_hidden_layers=2 if tiny else 4,
+        num_attention_heads=2 if tiny else 4,
         max_position_embeddings=128,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    model: nn.Module = kit.BertForSequenceClassification(config)
-    return model
 
 
 def distilbert(tiny: bool) -> nn.Module:
     """DistilBERT with a head for two classes: 3 layers of width 256."""
-    kit = _transformers()
     d = 8 if tiny else 256
-    config = kit.DistilBertConfig(
+    return _made(
+        "DistilBertForSequenceClassification",
         vocab_size=50 if tiny else 30522,
         dim=d,
         n_layers=2 if tiny else 3,
@@ -50,8 +51,6 @@ def distilbert(tiny: bool) -> nn.Module:
         attention_dropout=0.0,
         seq_classif_dropout=0.0,
     )
-    model: nn.Module = kit.DistilBertForSequenceClassification(config)
-    return model
 
 
 def lora(tiny: bool) -> nn.Module:
@@ -70,8 +69,8 @@ def lora(tiny: bool) -> nn.Module:
 
 def gpt2(tiny: bool) -> nn.Module:
     """GPT-2 with its tied head: 4 layers of width 256, 8192 words."""
-    kit = _transformers()
-    config = kit.GPT2Config(
+    return _made(
+        "GPT2LMHeadModel",
         vocab_size=50 if tiny else 8192,
         n_embd=8 if tiny else 256,
         n_layer=2 if tiny else 4,
@@ -84,15 +83,13 @@ def gpt2(tiny: bool) -> nn.Module:
         bos_token_id=None,
         eos_token_id=None,
     )
-    model: nn.Module = kit.GPT2LMHeadModel(config)
-    return model
 
 
 def llama(tiny: bool) -> nn.Module:
     """A Llama with grouped queries and a tied head: 4 layers of width 256, 32 000 words."""
-    kit = _transformers()
     d = 8 if tiny else 256
-    config = kit.LlamaConfig(
+    return _made(
+        "LlamaForCausalLM",
         vocab_size=50 if tiny else 32000,
         hidden_size=d,
         intermediate_size=3 * d,
@@ -106,15 +103,13 @@ def llama(tiny: bool) -> nn.Module:
         bos_token_id=None,
         eos_token_id=None,
     )
-    model: nn.Module = kit.LlamaForCausalLM(config)
-    return model
 
 
 def vit(tiny: bool) -> nn.Module:
     """A vision transformer for images of 32 × 32 in patches of 4 × 4: 4 layers of width 256."""
-    kit = _transformers()
     d = 8 if tiny else 256
-    config = kit.ViTConfig(
+    return _made(
+        "ViTForImageClassification",
         image_size=8 if tiny else 32,
         patch_size=4,
         hidden_size=d,
@@ -125,8 +120,6 @@ def vit(tiny: bool) -> nn.Module:
         attention_probs_dropout_prob=0.0,
         num_labels=10,
     )
-    model: nn.Module = kit.ViTForImageClassification(config)
-    return model
 
 
 class T5Classifier(nn.Module):
@@ -135,9 +128,9 @@ class T5Classifier(nn.Module):
     def __init__(self, tiny: bool) -> None:
         """4 layers of width 256."""
         super().__init__()
-        kit = _transformers()
         d = 8 if tiny else 256
-        config = kit.T5Config(
+        self.encoder = _made(
+            "T5EncoderModel",
             vocab_size=50 if tiny else 8192,
             d_model=d,
             d_kv=d // 4,
@@ -146,7 +139,6 @@ class T5Classifier(nn.Module):
             num_heads=4,
             dropout_rate=0.0,
         )
-        self.encoder = kit.T5EncoderModel(config)
         self.head = nn.Linear(d, 2)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -159,8 +151,8 @@ class T5Classifier(nn.Module):
 
 def mamba(tiny: bool) -> nn.Module:
     """Mamba with its tied head, by the slow path that needs no compiled kernels: 2 layers of width 128."""
-    kit = _transformers()
-    config = kit.MambaConfig(
+    return _made(
+        "MambaForCausalLM",
         vocab_size=50 if tiny else 8192,
         hidden_size=8 if tiny else 128,
         state_size=4 if tiny else 16,
@@ -170,5 +162,3 @@ def mamba(tiny: bool) -> nn.Module:
         eos_token_id=None,
         pad_token_id=None,
     )
-    model: nn.Module = kit.MambaForCausalLM(config)
-    return model

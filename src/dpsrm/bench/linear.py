@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,7 +23,7 @@ from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
 from dpsrm.data import Records, load
 from dpsrm.gradients import binary_loss
 from dpsrm.methods import Srm
-from dpsrm.training import Performance, Privacy, Settings, Training, run_trials, train
+from dpsrm.training import Model, Performance, Privacy, Settings, Training, run_trials, train
 from dpsrm.training.trials import forget_plans
 
 
@@ -77,12 +78,9 @@ def settings(engine: str, seed: int, sampling: Scheme) -> Settings:
     )
 
 
-def _model(records: Records) -> nn.Linear:
+def _model(records: Records) -> nn.Module:
     """Logistic regression from zero."""
-    layer = nn.Linear(records.inputs.shape[1], 1)
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
+    return Model().build(features=records.inputs.shape[1], classes=2, stream=np.random.default_rng(0))
 
 
 def _one(records: Records, asked: Settings) -> None:

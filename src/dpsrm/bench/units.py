@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from dpsrm.bench.panels import PANELS, PersonTable
 from dpsrm.data import SparseRecords
 from dpsrm.gradients import binary_loss
 from dpsrm.methods import Sgd
-from dpsrm.training import Performance, Privacy, Settings, Training, classification_metrics, run_trials
+from dpsrm.training import Model, Performance, Privacy, Settings, Training, classification_metrics, run_trials
 from dpsrm.training.defaults import default_training
 
 EPSILON, DELTA = 3.0, 1e-5
@@ -169,9 +168,7 @@ def _trial(arm: Arm, test: SparseRecords, clip: float, rate: float, *, k: int, s
         performance=Performance(threads=1),
         seed=split,
     )
-    module = nn.Linear(arm.rows.matrix.shape[1], 1)
-    nn.init.zeros_(module.weight)
-    nn.init.zeros_(module.bias)
+    module = Model().build(features=arm.rows.matrix.shape[1], classes=2, stream=np.random.default_rng(0))
     (result,) = run_trials(module, binary_loss, arm.rows, [settings], unit=arm.unit)
     theta_P = result.theta.double().numpy()
     logits = torch.from_numpy(test.matrix @ theta_P[:-1] + theta_P[-1])
