@@ -21,7 +21,7 @@ import numpy as np
 from dpsrm.accounting import curves
 from dpsrm.accounting.conversion import CANONNE
 from dpsrm.accounting.curves import Array
-from dpsrm.accounting.guarantee import exp_up, unsupported
+from dpsrm.accounting.guarantee import unsupported
 from dpsrm.accounting.renyi import Theorem, total_curve
 from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency, GaussianRelease, Scheme, Spending
@@ -92,11 +92,6 @@ def rdp_curve(spending: Spending) -> RdpCurve:
 def curve_epsilon(curve: RdpCurve, delta: float) -> float:
     """ε at `delta` by the best order of `curve`."""
     return float(np.min(CANONNE.epsilons(*_usable(curve), delta)))
-
-
-def curve_delta(curve: RdpCurve, epsilon: float) -> float:
-    """δ at `epsilon`, the inverse of `curve_epsilon`."""
-    return exp_up(float(np.min(CANONNE.log_deltas(*_usable(curve), epsilon))))
 
 
 def _usable(curve: RdpCurve) -> tuple[Array, Array]:
