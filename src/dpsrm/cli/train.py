@@ -57,34 +57,13 @@ def train(
 
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
+    given = dict(locals())
     from dpsrm.cli.job import joined, run_job
     from dpsrm.core.files import read_toml
     from dpsrm.training import config_from
 
     if resume is not None:
-        given: dict[str, object] = {
-            "config": config,
-            "data": data,
-            "test": test,
-            "target": target,
-            "schema": schema,
-            "classes": classes,
-            "task": task,
-            "target-range": target_range,
-        }
-        given |= {
-            "epsilon": epsilon,
-            "delta": delta,
-            "unit": unit,
-            "rows-per-unit": rows_per_unit,
-            "budget": budget,
-            "method": method,
-            "seed": seed,
-            "out": run,
-            "set": change,
-        }
-        changed = [f"--{name}" for name, value in given.items() if value]
-        need(not changed, "a run is resumed with its own settings", given=changed, remedy="leave them out")
+        _need_own_settings(given)
         config = resume / "config.toml"
     sections: dict[str, Any] = {} if config is None else read_toml(config)
     names = None if classes is None else [name.strip() for name in classes.split(",")]
@@ -106,6 +85,14 @@ def train(
         print_json(outcome.to_json())
     else:
         _show(outcome)
+
+
+def _need_own_settings(given: dict[str, Any]) -> None:
+    """Refuse what a resumed run would not follow; `given` holds all options of `train`, by their names in Python."""
+    words, beside = {"run": "out", "change": "set"}, ("overwrite", "reference", "resume", "as_json")
+    names = [name for name, value in given.items() if value and name not in beside]
+    changed = [f"--{words.get(name, name).replace('_', '-')}" for name in names]
+    need(not changed, "a run is resumed with its own settings", given=changed, remedy="leave them out")
 
 
 def _fill(sections: dict[str, Any], section: str, /, **values: Any) -> None:
