@@ -34,22 +34,19 @@ class PublicFile:
     member: str | None = None
 
 
+def _libsvm(path: str, sha256: str, name: str) -> PublicFile:
+    """A file of the LIBSVM collection."""
+    return PublicFile(path, sha256, f"{_HOME}/{name}")
+
+
 LIBSVM_SETS: dict[str, tuple[PublicFile, PublicFile]] = {
     "a9a": (
-        PublicFile("a9a/a9a", "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906", f"{_HOME}/a9a"),
-        PublicFile("a9a/a9a.t", "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9", f"{_HOME}/a9a.t"),
+        _libsvm("a9a/a9a", "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906", "a9a"),
+        _libsvm("a9a/a9a.t", "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9", "a9a.t"),
     ),
     "ijcnn1": (
-        PublicFile(
-            "ijcnn1/ijcnn1",
-            "16506cad788cf7c9607454150ed1994788204bac2ff4c9cb3b320036b6950d3f",
-            f"{_HOME}/ijcnn1.tr.bz2",
-        ),
-        PublicFile(
-            "ijcnn1/ijcnn1.t",
-            "e7b0bbd518641980dc322746c6bc59d019d3153934e6258e48f9d8cfae2c4bb8",
-            f"{_HOME}/ijcnn1.t.bz2",
-        ),
+        _libsvm("ijcnn1/ijcnn1", "16506cad788cf7c9607454150ed1994788204bac2ff4c9cb3b320036b6950d3f", "ijcnn1.tr.bz2"),
+        _libsvm("ijcnn1/ijcnn1.t", "e7b0bbd518641980dc322746c6bc59d019d3153934e6258e48f9d8cfae2c4bb8", "ijcnn1.t.bz2"),
     ),
 }
 """Training and test file of each set; `ijcnn1` is the 49,990-record training file."""
