@@ -38,11 +38,6 @@ class Position:
     lines: int
     head: str
 
-    @classmethod
-    def of(cls, path: Path, lines: Lines) -> Position:
-        """The position of a file with these lines."""
-        return cls(file=str(path), budget=lines.hashes[0], lines=len(lines.hashes), head=lines.head)
-
     def need_reached(self, lines: Lines, *, path: Path, known_by: Path) -> None:
         """Refuse a file of this budget that does not go on from this position; another budget is not its business."""
         if self.budget in lines.hashes[:1] and not lines.extends(self.lines, self.head):

@@ -95,10 +95,5 @@ def _epsilon(plan: Plan, scores: Array, signs_m: npt.NDArray[np.int64], threshol
     plus, minus = scores[signs_m == 1], scores[signs_m == -1]
     missed, false = int((plus <= threshold).sum()), int((minus > threshold).sum())
     fnr, fpr = error_bound(missed, len(plus), 0.025), error_bound(false, len(minus), 0.025)
-    points = (1 - fnr, fpr), (1 - fpr, fnr)
-    return epsilon_at(plan, least_refuted(lambda louder: any(_outside(plan, louder, y, x) for y, x in points)))
-
-
-def _outside(plan: Plan, louder: float, y: float, x: float) -> bool:
-    """Whether a true-positive rate y at a false-positive rate x is more than the plan's curve allows."""
-    return curve(plan, louder)(y) > x
+    points = (1 - fnr, fpr), (1 - fpr, fnr)  # true positives at false positives: more than the plan's curve allows?
+    return epsilon_at(plan, least_refuted(lambda louder: any(curve(plan, louder)(y) > x for y, x in points)))

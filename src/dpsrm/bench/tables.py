@@ -42,7 +42,7 @@ def run(names: Sequence[str], folder: Path | None, out: Path, *, python: Path | 
     """
     rows = read_rows(out)
     out.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = {_key(row) for row in rows}
+    done = {(row["table"], row["epsilon"], row["who"], row["seed"]) for row in rows}
     tables: dict[str, PublicTable] = {}
     with out.open("a") as file:
         for epsilon in EPSILONS:
@@ -53,11 +53,6 @@ def run(names: Sequence[str], folder: Path | None, out: Path, *, python: Path | 
                     file.flush()
                     rows.append(row)
     return rows
-
-
-def _key(row: Row) -> Key:
-    """What makes a row the same work."""
-    return row["table"], row["epsilon"], row["who"], row["seed"]
 
 
 def _missing(table: PublicTable, epsilon: float, done: set[Key], others: dict[str, Rival]) -> Iterator[Row]:

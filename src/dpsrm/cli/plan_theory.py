@@ -98,8 +98,9 @@ def _show(a: Assumptions, rates: Mapping[str, Rate], body: Mapping[str, Any]) ->
         table.add_column(head, justify="left" if head in ("algorithm", "conditions") else "right")
     for name, rate in rates.items():
         factor = "" if rate.zeta_factor is None else f"{rate.zeta_factor:.3g}"
+        verdict = "hold" if all(condition.holds for condition in rate.conditions) else "fail"
         cells = f"{rate.utility:.4g}", f"{rate.gradients:.3g}", f"{rate.steps:.6g}", f"{rate.batch:.6g}"
-        table.add_row(name, *cells, f"{rate.noise_multiplier:.4g}", factor, _verdict(rate))
+        table.add_row(name, *cells, f"{rate.noise_multiplier:.4g}", factor, verdict)
     out.print(table)
     out.print(
         f"a bound above G = {a.lipschitz:g} says nothing; noise: std ÷ sensitivity, by each one's own privacy proof"
@@ -118,11 +119,6 @@ def _show(a: Assumptions, rates: Mapping[str, Rate], body: Mapping[str, Any]) ->
     )
     for pair in body["ahead"]:
         out.print(_told(pair), highlight=False)
-
-
-def _verdict(rate: Rate) -> str:
-    """Whether all conditions hold."""
-    return "hold" if all(condition.holds for condition in rate.conditions) else "fail"
 
 
 def _told(pair: Mapping[str, Any]) -> str:

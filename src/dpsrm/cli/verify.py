@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,7 +66,7 @@ def _facts(result: Verification) -> dict[str, Any]:
         "head": None if facts is None else facts.head,
         "private_randomness": None if facts is None else facts.header.private_randomness,
         "unit": None if closing is None else closing.unit,
-        "units": None if facts is None or facts.header.unit is None else facts.header.unit.to_json(),
+        "units": None if facts is None or facts.header.unit is None else asdict(facts.header.unit),
         "isolation": None if closing is None else closing.isolation.value,
         "engine": None if closing is None else closing.engine,
         **({} if result.guarantee is None else result.guarantee.to_json()),

@@ -66,7 +66,8 @@ class MappedRecords:
         need(sizes[0] > 0, "data must hold at least one record")
         kept = iter(arrays)
         object.__setattr__(self, "tree", mapped(lambda _: next(kept), self.tree))
-        object.__setattr__(self, "files", tuple(_stamped(path) for path in dict.fromkeys(_paths(arrays))))
+        files = tuple((path, _stamp(path) or (0, 0, 0)) for path in dict.fromkeys(_paths(arrays)))
+        object.__setattr__(self, "files", files)
 
     def __len__(self) -> int:
         return len(leaves(self.tree)[0])
@@ -130,11 +131,6 @@ def _paths(arrays: list[Array]) -> Iterator[str]:
         name = getattr(array, "filename", None)
         if isinstance(name, (str, os.PathLike)):
             yield os.fspath(name)
-
-
-def _stamped(path: str) -> tuple[str, tuple[int, int, int]]:
-    """A file and what tells whether it was written to."""
-    return path, _stamp(path) or (0, 0, 0)
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

@@ -136,7 +136,8 @@ def protected(facts: RunFacts) -> str:
     if promised is None:
         return "Nothing. Exact statistics of the records were used without noise (ε = ∞)."
     factor = f"{math.exp(promised.epsilon):.3g}" if promised.epsilon < 700 else f"e^{promised.epsilon:.4g}"
-    change = "is replaced by any other" if _replaced(facts) else "is added or left out"
+    replaced = facts.ledger.header.adjacency is Adjacency.REPLACE_ONE
+    change = "is replaced by any other" if replaced else "is added or left out"
     return (
         f"Any {facts.closing.unit.removeprefix('one ')}, one at a time. If it {change}, no outcome becomes more than "
         f"{factor} times as likely, but for a chance of {promised.delta:g} (ε = {promised.epsilon:.4g}, "
@@ -165,8 +166,3 @@ def not_protected(facts: RunFacts) -> list[str]:
         "The number of records, the settings, and what the operator declared public.",
         "Choices made by looking at the data, other runs on it, and everything in private/.",
     ]
-
-
-def _replaced(facts: RunFacts) -> bool:
-    """Whether neighbours differ by a replaced record."""
-    return facts.ledger.header.adjacency is Adjacency.REPLACE_ONE

@@ -70,12 +70,8 @@ def _top(facts: RunFacts) -> Markup:
             ("Not protected", tag("ul", *(tag("li", text) for text in not_protected(facts)))),
         ]
     )
-    return tag("h1", "Privacy report") + tag("p", headline(facts), class_=_class(facts)) + warning + shown + told
-
-
-def _class(facts: RunFacts) -> str | None:
-    """A run without a guarantee says so in red."""
-    return "bad" if facts.promised is None else None
+    first = tag("p", headline(facts), class_="bad" if promised is None else None)
+    return tag("h1", "Privacy report") + first + warning + shown + told
 
 
 def _facts(facts: RunFacts) -> Markup:

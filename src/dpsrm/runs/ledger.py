@@ -58,15 +58,6 @@ class ProtectedUnit:
             value = getattr(self, name)
             need(type(value) is int and 1 <= value <= LARGEST, f"the {name} of a unit is a whole number, 1 or more")
 
-    def to_json(self) -> dict[str, Any]:
-        """What the ledger's header says."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> ProtectedUnit:
-        """What a ledger's header says."""
-        return cls(**body)
-
     def __str__(self) -> str:
         """The same for people."""
         return f"{self.count} units by {self.name}, at most {self.rows} rows of each in a release"
@@ -106,7 +97,7 @@ class Header:
             "accountant": self.accountant,
             "randomness": _RANDOMNESS[self.private_randomness],
             "filter_rho": self.filter_rho,
-            **({} if self.unit is None else {"unit": self.unit.to_json()}),
+            **({} if self.unit is None else {"unit": asdict(self.unit)}),
         }
 
     @classmethod
@@ -122,7 +113,7 @@ class Header:
                 accountant=body["accountant"],
                 private_randomness={word: private for private, word in _RANDOMNESS.items()}[body["randomness"]],
                 filter_rho=body["filter_rho"],
-                unit=None if "unit" not in body else ProtectedUnit.from_json(body["unit"]),
+                unit=None if "unit" not in body else ProtectedUnit(**body["unit"]),
             )
             header._check()
         except (KeyError, TypeError, ValueError) as error:

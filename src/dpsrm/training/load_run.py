@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.torch import load_file, load_model
+from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from dpsrm.accounting import Guarantee
@@ -96,7 +96,7 @@ def load_run(run: Path | str, module: nn.Module | None = None, *, expect: str | 
     if not found.ok:
         raise LedgerError(f"{folder.path} does not verify: {'; '.join(found.problems)}")
     config = read_toml(folder.config)
-    module = module if module is not None else _built(folder, config)
+    module = module if module is not None else _built(config)
     try:
         load_model(module, str(folder.model))
     except (RuntimeError, KeyError, ValueError) as error:
@@ -104,14 +104,10 @@ def load_run(run: Path | str, module: nn.Module | None = None, *, expect: str | 
     return LoadedRun(module=module, guarantee=found.guarantee, config=config, folder=folder)
 
 
-def _built(folder: RunFolder, config: dict[str, Any]) -> nn.Module:
-    """The module of a run of the command line, by the shapes of its parameters."""
-    need("model" in config, "this run's model is not one of the command line", remedy="give the module too")
-    facts = config.get("preprocessing")
-    if facts is not None:
-        size = {"features": facts["features"], "classes": len(facts.get("classes", []))}
-        return build(Model, config["model"], "model").build(**size, stream=Streams.seeded(0).initialisation)
-    weights = [value for value in load_file(folder.model).values() if value.ndim == 2]
-    outputs, features = len(weights[-1]), weights[0].shape[1]
-    model = build(Model, config["model"], "model")
-    return model.build(features=features, classes=max(2, outputs), stream=Streams.seeded(0).initialisation)
+def _built(config: dict[str, Any]) -> nn.Module:
+    """The module of a run of the command line, or of an estimator."""
+    known = "model" in config and "preprocessing" in config
+    need(known, "this run's model is not one of the command line", remedy="give the module too")
+    facts, stream = config["preprocessing"], Streams.seeded(0).initialisation
+    size = {"features": facts["features"], "classes": len(facts.get("classes", []))}
+    return build(Model, config["model"], "model").build(**size, stream=stream)

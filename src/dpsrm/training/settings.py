@@ -267,6 +267,3 @@ def loss_for(classes: int) -> PerExampleLoss:
     if classes == 0:
         return squared_loss
     return binary_loss if classes == 2 else multiclass_loss
-
-
-__all__ = ["KINDS", "Model", "binary_loss", "loss_for", "multiclass_loss"]

@@ -42,7 +42,6 @@ from dpsrm.training.prepare import Prepared, prepare
 from dpsrm.training.ranks import lend, strategy
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.step import Progress
-from dpsrm.training.strategy import Strategy
 from dpsrm.training.targets import rows_of, tell_expectations
 
 Callback = Callable[[Progress], object]
@@ -165,7 +164,8 @@ def begin(
     streams = ranks.streams(Streams.choose(settings.seed))
     with ranks.together():
         prepared = prepare(settings, streams)
-        identity = identity_of(prepared.objective, prepared.records, streams) if _identified(settings, ranks) else {}
+        compared = settings.performance.resumable or ranks.ranks > 1  # else nobody asks what data and module are
+        identity = identity_of(prepared.objective, prepared.records, streams) if compared else {}
     ranks.need_same(**{"settings and plan": json.dumps(prepared.facts()), "start": bytes_of(prepared.walk.theta).hex()})
     ranks.need_same(**{name: json.dumps(value) for name, value in identity.items()})
     folder = RunFolder(out)
@@ -179,11 +179,6 @@ def begin(
         facts = unpack_checkpoint(ranks.tell(first), streams, "the leader's word").facts
         book = ranks.book(ledger, prepared.plan.header(private_randomness=streams.private))
         return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all())
-
-
-def _identified(settings: Settings, ranks: Strategy) -> bool:
-    """Whether anybody will compare what data and module are."""
-    return settings.performance.resumable or ranks.ranks > 1
 
 
 def _opened(
