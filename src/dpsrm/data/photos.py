@@ -40,11 +40,3 @@ def photos(shape: tuple[int, ...]) -> Extractor:
         return (extract(images) - mean) / spread
 
     return scaled
-
-
-def map_constants(pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and spreads of the 81 maps over public images (N, C, H, W) of bytes: where the constants come from."""
-    extract, colours = scattering(tuple(pixels.shape[1:])), pixels.shape[1]
-    maps = torch.cat([extract(piece.float() / 255) for piece in torch.split(pixels, 128)])
-    paths = maps.reshape(len(maps), colours, -1, *maps.shape[2:]).transpose(0, 2).flatten(1).double()
-    return paths.mean(1), paths.std(1)
