@@ -121,7 +121,7 @@ class PldAccountant:
         found = profiles(spending, tilting, resolution=self.resolution)
         delta, budget = max(profile.delta(epsilon) for profile in found)
         if budget > delta / 100 or delta == 1:
-            found = profiles(spending, _no_tilt, resolution=self.resolution)
+            found = profiles(spending, untilted, resolution=self.resolution)
             delta, budget = min((delta, budget), max(profile.delta(epsilon) for profile in found))
         return delta, budget
 
@@ -186,14 +186,9 @@ def _composed_epsilon(
     found = profiles(spending, tilting, resolution=resolution, discretise=discretise)
     answer = max(profile.epsilon(delta) for profile in found)
     if answer[1] > delta / 100 or not all(profile.reaches(delta) for profile in found):
-        found = profiles(spending, _no_tilt, resolution=resolution, discretise=discretise)
+        found = profiles(spending, untilted, resolution=resolution, discretise=discretise)
         answer = min(answer, max(profile.epsilon(delta) for profile in found))
     return answer
-
-
-def _no_tilt(parts: Parts, scale: float) -> Tilt:
-    """`untilted`, as `profiles` calls it."""
-    return untilted(parts, scale=scale)
 
 
 def _attacked(event: Event, adjacency: Adjacency, dx: float) -> tuple[Pld, ...]:

@@ -52,7 +52,7 @@ def tilt_for_epsilon(parts: Parts, epsilon: float, *, scale: float) -> Tilt:
     return _narrowest(theta, cost, min(epsilon, _FAR), releases=count_releases(parts), outside=_outside(scale))
 
 
-def untilted(parts: Parts, *, scale: float) -> Tilt:
+def untilted(parts: Parts, scale: float) -> Tilt:
     """No tilt: the whole bulk of the sum is in the window, at the price of the FFT's error being absolute."""
     theta, cost = _costs(parts, scale)
     return _window(theta, cost, int(np.flatnonzero(theta == 0)[0]), _outside(scale))

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from dpsrm.core.tracking import Track, silent
+
 _MOST_ROUNDS_OF_SLOW = 7
 
-Track = Callable[[Iterable[int], int, str], Iterable[int]]
-"""Passes rounds on, under a bar."""
-
-
-def _plainly(rounds: Iterable[int], _total: int, _title: str) -> Iterable[int]:
-    """No bar."""
-    return rounds
-
-
-TRACK: ContextVar[Track] = ContextVar("track", default=_plainly)
+TRACK: ContextVar[Track] = ContextVar("track", default=silent)
 """How the rounds are shown; the command line sets it."""
 
 

@@ -52,7 +52,7 @@ def _source(data: object, encoder: Encoder) -> Source:
         return read_source(Path(data), labelled=False)
     if isinstance(data, Table):
         return data
-    if _is_frame(data):
+    if is_frame(data):
         return table_of_frame(data)
     if isinstance(data, Mapping):
         return _table(data)
@@ -62,7 +62,7 @@ def _source(data: object, encoder: Encoder) -> Source:
     return Arrays(numbers, (None,) * len(numbers))
 
 
-def _is_frame(data: object) -> TypeGuard[Any]:
+def is_frame(data: object) -> TypeGuard[Any]:
     """Whether this is a pandas DataFrame, without importing pandas for those who have none."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)

@@ -15,7 +15,8 @@ from torch import Tensor
 from dpsrm.core.errors import need, need_extra
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records, Units
-from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, is_frame, need_memory
+from dpsrm.data.unlabelled import is_frame
+from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, need_memory
 from dpsrm.estimators.leaks import READ, tell_leak
 from dpsrm.training import Model, Performance, Privacy, Settings, loss_for, train
 from dpsrm.training.config import plain

@@ -5,7 +5,6 @@ Shapes: n records, d columns.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +20,7 @@ from dpsrm.data.frames import array_names, table_of_array
 from dpsrm.data.libsvm import LibsvmEncoder
 from dpsrm.data.schema import Schema, read_schema, schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
-from dpsrm.data.unlabelled import encode_unlabelled
+from dpsrm.data.unlabelled import encode_unlabelled, is_frame
 from dpsrm.estimators.leaks import tell_leak
 
 FROM_DATA, BY_RECORD = "data", "record"
@@ -30,12 +29,6 @@ KNOTS = 9
 
 _MOST_COLUMNS = 1000
 _MOST_NUMBERS = 10**9
-
-
-def is_frame(data: object) -> bool:
-    """Whether this is a pandas DataFrame, without importing pandas for those who have none."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(data, pandas.DataFrame)
 
 
 def by_record(bounds: Any) -> bool:

@@ -46,19 +46,13 @@ def engine(
             batches cheaper.
     """
     need(name in ENGINES or name == AUTO, f"the engine must be one of {AUTO}, {', '.join(ENGINES)}", engine=name)
-    chosen = _fastest(objective) if name == AUTO else name
+    fastest = "linear" if LinearEngine.applies(objective) else "ghost"
+    chosen = fastest if name == AUTO else name
     alone = objective.way is not Way.LOOP or chosen in ("loop", "linear")
     need(alone, "this engine runs examples side by side", engine=chosen, remedy="make the objective with another way")
     if chosen in _IN_PIECES:
         return ENGINES[chosen](objective, max_physical_batch=max_physical_batch, steady=steady, expected=expected)
     return ENGINES[chosen](objective, steady=steady)
-
-
-def _fastest(objective: Objective) -> str:
-    """The name of the fastest engine for `objective`."""
-    if LinearEngine.applies(objective):
-        return "linear"
-    return "ghost"
 
 
 __all__ = [
