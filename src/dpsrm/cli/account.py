@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpsrm.accounting import ACCOUNTANTS, accountant, attack_epsilon, calibrate_noise
-from dpsrm.cli.show import next_step, out, print_json
+from dpsrm.cli.show import Json, next_step, out, print_json
 from dpsrm.core.errors import need
 from dpsrm.core.events import DEFAULT_SAMPLING, Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 
@@ -19,7 +19,6 @@ Delta = Annotated[float, typer.Option(help="δ, e.g. 1e-5.")]
 By = Annotated[str, typer.Option("--accountant", help=f"One of {', '.join(ACCOUNTANTS)}.")]
 How = Annotated[Scheme, typer.Option("--sampling", help="How batches are drawn.")]
 Relation = Annotated[Adjacency, typer.Option(help="Which datasets are neighbours.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 DEFAULT_ACCOUNTANT = "pld"
 

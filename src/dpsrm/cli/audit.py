@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpsrm.cli.show import err, out, print_json, save_figure
+from dpsrm.cli.show import Json, err, out, print_json, save_figure
 from dpsrm.core.errors import need
 
 
@@ -25,7 +25,7 @@ def audit(
     data: Annotated[Path | None, typer.Option(help="With RUN: records it was trained on.")] = None,
     against: Annotated[Path | None, typer.Option(help="With RUN: records left out of it by coin.")] = None,
     plot: Annotated[Path | None, typer.Option(help="A .png or .svg file for the ROC.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Audit a method at a claimed ε (or a finished run): a lower bound of ε; exit 1 if it contradicts the claim.
 

@@ -9,7 +9,7 @@ import typer
 
 from dpsrm.bench.interleaved import tracked
 from dpsrm.cli.bench_quality import audit, defaults, networks, sampling, show_found, tables, units
-from dpsrm.cli.show import track
+from dpsrm.cli.show import DataDir, Json, track
 from dpsrm.core.errors import need
 from dpsrm.core.events import DEFAULT_SAMPLING, Scheme
 
@@ -21,7 +21,7 @@ def loop(
     batch: Annotated[int, typer.Option(help="Expected examples per step.")] = 512,
     batches: Annotated[int, typer.Option(help="Batches of each loop in a round.")] = 20,
     rounds: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """One's own loop made private, DP-SGD and DP-SRM, against Opacus' (if it is installed).
 
@@ -42,7 +42,7 @@ def gradients(
     repeats: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 15,
     memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
     plot: Annotated[Path | None, typer.Option(help="Draw the ratios into this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Clipped sums at two points and at one: ours, torch.func, Opacus (pip install 'dpsrm[compare]'), plain passes.
 
@@ -64,11 +64,11 @@ def gradients(
 
 def linear(
     data: Annotated[str, typer.Option(help="a9a or ijcnn1.")] = "a9a",
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    data_dir: DataDir = None,
     trials: Annotated[int, typer.Option(help="Trials run together.")] = 30,
     rounds: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 5,
     sampling: Annotated[Scheme, typer.Option(help="How batches are drawn.")] = DEFAULT_SAMPLING,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """One DP-SRM run by the general and the linear engine, and many trials together.
 
@@ -90,7 +90,7 @@ def randomness(
     model: Annotated[str, typer.Option(help="cnn4, cnn5, mlp or transformer.")] = "cnn4",
     batch: Annotated[int, typer.Option(help="Examples per step.")] = 512,
     repeats: Annotated[int, typer.Option(help="Rounds; medians are reported.")] = 31,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What secure randomness costs: a step's batch and noise by ChaCha20, and by torch's generator.
 
@@ -111,7 +111,7 @@ def ranks(
     batch: Annotated[int, typer.Option(help="Examples per step, of all ranks together.")] = 512,
     steps: Annotated[int, typer.Option(help="Steps in a turn.")] = 4,
     rounds: Annotated[int, typer.Option(help="Turns of each; medians are reported.")] = 7,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Several ranks against one process, each with one thread: CNN4, DP-SRM.
 
@@ -137,7 +137,7 @@ def scaling(
         Path, typer.Option("--out", help="Results, one JSON line each; rows of a size are replaced.")
     ] = Path("scaling.jsonl"),
     page: Annotated[Path | None, typer.Option(help="Put the tables into this page, between its marks.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """A step's cost as records grow from 10⁴ (memory-mapped) and parameters from 10⁴; draw, reading, noise and update.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpsrm.bench.interleaved import tracked
-from dpsrm.cli.show import err, out, print_json, track
+from dpsrm.cli.show import DataDir, Json, err, out, print_json, track
 from dpsrm.core.errors import need
 
 
@@ -18,7 +18,7 @@ def units(
         Path, typer.Option("--out", help="Write every run here, as JSON lines; goes on where it stopped.")
     ] = Path("units.jsonl"),
     cost: Annotated[bool, typer.Option(help="Instead: what a step over persons costs, against records.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Protecting a person with all their rows, against group privacy and one row of each, on panels.
 
@@ -36,12 +36,12 @@ def units(
 
 
 def defaults(
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    data_dir: DataDir = None,
     tables: Annotated[str, typer.Option(help="Tables, e.g. rand,digits; by default all.")] = "",
     seeds: Annotated[int, typer.Option(help="Runs per choice.")] = 2,
     rows: Annotated[Path, typer.Option("--out", help="Write every run here, as JSON lines.")] = Path("defaults.jsonl"),
     plot: Annotated[Path | None, typer.Option(help="Draw it into this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What not tuning costs: the defaults against those of before and the best of a grid, on public tables.
 
@@ -63,11 +63,11 @@ def defaults(
 
 
 def networks(
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    data_dir: DataDir = None,
     rows: Annotated[Path, typer.Option("--out", help="Results, one JSON line each; gone on with.")] = Path(
         "own-networks.jsonl"
     ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Users' networks untuned: the rule against the settings of before and a small sweep, on public images.
 
@@ -82,7 +82,7 @@ def networks(
 
 
 def tables(
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    data_dir: DataDir = None,
     names: Annotated[str, typer.Option("--tables", help="Tables, e.g. digits,price; by default all.")] = "",
     rows: Annotated[Path, typer.Option("--out", help="Results, one JSON line each; gone on with.")] = Path(
         "tables.jsonl"
@@ -116,9 +116,9 @@ def tables(
 
 
 def sampling(
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    data_dir: DataDir = None,
     seeds: Annotated[int, typer.Option(help="Runs per row.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Poisson sampling against sampling without replacement: noise and test log-loss on the demo's data and a9a.
 
@@ -139,7 +139,7 @@ def audit(
         "audit-results.json"
     ),
     runs: Annotated[int, typer.Option(help="Runs of the black box.", min=100)] = 1000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Power and false alarms of audits, and a black-box attack on a small CNN; minutes.
 

@@ -10,14 +10,13 @@ from rich.table import Table
 
 from dpsrm.accounting.budget import COMPOSED_BY, Budget, Reservation
 from dpsrm.accounting.budget_file import create_budget, read_budget
-from dpsrm.cli.show import next_step, out, print_json
+from dpsrm.cli.show import Json, next_step, out, print_json
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency
 from dpsrm.runs.ledger import read_ledger
 
 budget = typer.Typer(help="Share one privacy budget among several runs on the same records.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="The budget file; keep it to yourself.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @budget.command()

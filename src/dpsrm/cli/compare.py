@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from dpsrm.cli.show import err, out, print_json, save_figure
+from dpsrm.cli.show import Json, err, out, print_json, save_figure
 from dpsrm.core.errors import need, need_extra
 from dpsrm.core.files import read_toml, write_atomically
 from dpsrm.report.compared import comparison_page
@@ -28,7 +28,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     plot: Annotated[Path | None, typer.Option(help="Draw the first measure against ε into this file.")] = None,
     page: Annotated[Path | None, typer.Option(help="Write the table as a page, for yourself, to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Runs side by side: ε, method, schedule, and what was measured on test records (in private/: for your eyes only).
 

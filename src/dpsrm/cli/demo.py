@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from dpsrm.cli.show import err, metrics_table, next_step, out, print_json, show_head
+from dpsrm.cli.show import Json, err, metrics_table, next_step, out, print_json, show_head
 
 
 def demo(
     run: Annotated[Path | None, typer.Option("--out", help="The run folder.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Delete an existing run folder first.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train on the RAND Health Insurance Experiment with DP-SRM at ε = 1, δ = 1e-5.
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
 from rich.table import Table
 
-from dpsrm.cli.show import next_step, out, print_json
+from dpsrm.cli.show import Json, next_step, out, print_json
 
 
-def methods(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def methods(as_json: Json = False) -> None:
     """List the methods.
 
     Example: dpsrm methods --json

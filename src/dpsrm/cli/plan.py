@@ -13,7 +13,7 @@ from rich.progress import track
 from dpsrm.cli.plan_noise import Candidate, calibrated_row, draw_noise, noise_table, provable_schemes, selection_cost
 from dpsrm.cli.plan_ranks import plan_ranks
 from dpsrm.cli.plan_theory import plan_rates
-from dpsrm.cli.show import err, next_step, out, print_json
+from dpsrm.cli.show import Json, err, next_step, out, print_json
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.events import Adjacency
 
@@ -38,7 +38,7 @@ def plan(
     beta: Annotated[float, typer.Option(help="β of the paper's noise.")] = 0.5,
     ranks: Annotated[int, typer.Option(help="Instead: what a step costs on up to so many ranks.")] = 0,
     rates: Annotated[str, typer.Option(help="Rates for --ranks, e.g. bandwidth=1e9,normal=5e-9.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What each (batch, steps, sampling, accountant) costs in noise, so that you can choose before touching the data.
 

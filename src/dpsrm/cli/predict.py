@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import err, next_step, print_json
+from dpsrm.cli.show import Json, err, next_step, print_json
 from dpsrm.core.files import write_atomically
 
 
@@ -20,7 +20,7 @@ def predict(
     to: Annotated[Path | None, typer.Option("--out", help="A CSV file to write; otherwise stdout.")] = None,
     proba: Annotated[bool, typer.Option(help="The probability of each class, too.")] = False,
     expect: Annotated[str | None, typer.Option(help="The chain head that training printed.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Predict new records with a run's model, from the published folder alone, after checking it.
 

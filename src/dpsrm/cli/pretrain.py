@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from dpsrm.cli.show import out, print_json, track
+from dpsrm.cli.show import DataDir, Json, out, print_json, track
 
 
 def pretrain(
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Pretrain CNN6's convolutions on CIFAR-100 and compute CIFAR-10's features; what is there already is not redone.
 

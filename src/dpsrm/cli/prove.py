@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dpsrm.cli.show import err, out, print_json
+from dpsrm.cli.show import Json, err, out, print_json
 
 if TYPE_CHECKING:
     from dpsrm.audit import Proof
@@ -24,7 +24,7 @@ def prove(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Without a file: all proofs of the library.")] = False,
     rounds: Annotated[int, typer.Option(help="How many records are exchanged.", min=1)] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run the production step on neighbouring datasets and compare what passes the airlock; exit 1 if a claim fails.
 

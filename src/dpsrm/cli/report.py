@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dpsrm.cli.show import next_step, out, print_json
+from dpsrm.cli.show import Json, next_step, out, print_json
 from dpsrm.core.errors import need
 
 
@@ -16,7 +16,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
     to: Annotated[Path | None, typer.Option("--out", help="Write the publishable pages here instead.")] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the publishable page in the browser.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make a run's pages again: report.html to show to others, private/report.html for yourself.
 

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
 from dpsrm.cli.reproduce_theory import reproduce_accountants, reproduce_help, reproduce_rates
-from dpsrm.cli.show import going_on, next_step, out, print_json, track
+from dpsrm.cli.show import DataDir, Json, going_on, next_step, out, print_json, track
 from dpsrm.core.errors import need, need_extra
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def reproduce(
             help="a9a, ijcnn1, mnist, cifar10-cnn5, cifar10-cnn6, features, rates, accountants, does-it-help."
         ),
     ],
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")] = None,
+    data_dir: DataDir = None,
     results: Annotated[Path, typer.Option(help="Where results are kept, and found again.")] = Path("results"),
     trials: Annotated[int | None, typer.Option(help="Trials per row; by default 30, and 10 for rates.")] = None,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
@@ -45,7 +45,7 @@ def reproduce(
     docs: Annotated[
         Path | None, typer.Option(help="Write tables, figures and report here (else RESULTS/report).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Reproduce the paper's nonconvex logistic regression (a9a, ijcnn1), its convolutional networks or its theory.
 

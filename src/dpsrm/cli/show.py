@@ -21,6 +21,10 @@ from dpsrm.report.facts import METRICS
 out = Console()
 err = Console(stderr=True)
 
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")]
+"""Options that many commands have."""
+
 
 def track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:
     """Pass jobs on under a bar with the time left."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import err, metrics_table, next_step, out, print_json, show_head, track
+from dpsrm.cli.show import Json, err, metrics_table, next_step, out, print_json, show_head, track
 from dpsrm.core.errors import need
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def train(
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: section.name=value, e.g. training.batch=500.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a model with differential privacy.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from dpsrm.cli.show import next_step, out, print_json
+from dpsrm.cli.show import Json, next_step, out, print_json
 from dpsrm.core.isolation import Isolation
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def verify(
     expect: Annotated[
         str | None, typer.Option(help="The chain head that training printed, if you wrote it down elsewhere.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Recompute ε from a run's ledger and compare every published byte with it; exit 1 if anything is wrong.
 
