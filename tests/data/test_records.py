@@ -42,7 +42,6 @@ def test_types_and_shapes():
     assert inputs.dtype == torch.float32
     assert targets.dtype == torch.int64
     assert as_records((X, Y > 0)).targets.dtype == torch.int64
-    assert as_records((X, Y), torch.float64).inputs.dtype == torch.float64
     assert as_records((X.astype(np.int64), Y)).inputs.dtype == torch.int64
     assert as_records((torch.tensor(X), torch.tensor(Y))).inputs.dtype == torch.float32
 

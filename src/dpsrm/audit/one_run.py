@@ -10,13 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
 from dpsrm.core.errors import need
 
-Array = npt.NDArray[np.float64]
 Inverse = Callable[[float], float]
 """y → the least P[A | one record] with which P[A | another] can be y: f̄⁻¹, f̄ = 1 − f, f the trade-off curve."""
 

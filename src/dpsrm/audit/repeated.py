@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,7 +42,6 @@ def repeated_black_box(
     settings: Settings,
     *,
     runs: int,
-    progress: Callable[[int, int], object] | None = None,
 ) -> RepeatedBlackBox:
     """Train `runs` times on the same records, of which the first has one or another label, and guess which.
 
@@ -65,8 +63,6 @@ def repeated_black_box(
             (done,) = run_trials(model, loss, (inputs, labels), [replace(settings, seed=1000 + run)])
             layout.write(module, done.theta)
             scores[run], plan = _score(module, loss, inputs[:1]) - before, done.plan
-            if progress is not None:
-                progress(run + 1, runs)
     assert plan is not None
     signs_m = 2 * coins - 1
     epsilon = _bound(plan, scores, signs_m)

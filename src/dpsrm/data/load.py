@@ -299,16 +299,15 @@ def _split(source: Source, target: str | None) -> tuple[Source, Sequence[Cell]]:
     return split_target(source, target) if isinstance(source, Table) else (source, source.labels)
 
 
-def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
+def as_records(data: object) -> RecordSource:
     """Make a record source of arrays, a torch dataset, or a record source.
 
-    Floating inputs become `dtype` (torch's default when None); integer or boolean targets become int64.
+    Floating inputs get torch's default type; integer or boolean targets become int64.
 
     Args:
         data: `Records`, `SparseRecords`, `DatasetRecords`, a torch `Dataset`, a pair (inputs, targets) of NumPy arrays
             or tensors (inputs may be a SciPy sparse matrix), or a dictionary of them. Arrays that are memory-mapped
             stay on disk.
-        dtype: the floating type of arrays' inputs.
 
     Edge cases: raises `InputError` for no record, lengths that differ, NaN or infinite features (also when
     only the conversion makes them infinite).
@@ -324,23 +323,23 @@ def as_records(data: object, dtype: torch.dtype | None = None) -> RecordSource:
         data = data.tensors
     if isinstance(data, Dataset):
         return DatasetRecords(data)
-    if isinstance(data, (Mapping, tuple, list)) and dtype is None and is_mapped(data):
+    if isinstance(data, (Mapping, tuple, list)) and is_mapped(data):
         return MappedRecords(data)
     if isinstance(data, Mapping):
-        return TreeRecords({name: as_inputs(as_tensor(values, str(name)), dtype) for name, values in data.items()})
+        return TreeRecords({name: as_inputs(as_tensor(values, str(name))) for name, values in data.items()})
     if isinstance(data, (tuple, list)):
         need(len(data) == 2, "data must be a pair (inputs, targets)", length=len(data), remedy="or a dictionary")
         if scipy.sparse.issparse(data[0]):
-            return _sparse(data[0], data[1], dtype)
-        return Records(as_inputs(data[0], dtype), as_targets(data[1]))
+            return _sparse(data[0], data[1])
+        return Records(as_inputs(data[0]), as_targets(data[1]))
     raise InputError(
         "data must be Records, a torch Dataset, a dictionary of arrays, or a pair of arrays (inputs, targets); "
         f"got {type(data).__name__}; give (X, y)"
     )
 
 
-def _sparse(inputs: Any, targets: object, dtype: torch.dtype | None) -> SparseRecords:
-    """A SciPy sparse matrix and its targets, the numbers in the floating type asked for."""
-    kind = torch.empty(0, dtype=dtype or torch.get_default_dtype()).numpy().dtype
+def _sparse(inputs: Any, targets: object) -> SparseRecords:
+    """A SciPy sparse matrix and its targets, the numbers in torch's default type."""
+    kind = torch.empty(0).numpy().dtype
     need(inputs.dtype.kind in "fiub", "inputs must hold numbers", dtype=str(inputs.dtype))
     return SparseRecords(scipy.sparse.csr_array(inputs, dtype=kind), as_targets(targets))

@@ -32,12 +32,10 @@ def as_tensor(values: object, name: str) -> Tensor:
         raise InputError(f"{name} must be an array of numbers; got {kind}; encode text first") from error
 
 
-def as_inputs(values: object, dtype: torch.dtype | None = None) -> Tensor:
-    """Inputs with their floats in one type; integers (token ids, pixels) stay what they are."""
+def as_inputs(values: object) -> Tensor:
+    """Inputs with their floats in torch's default type; integers (token ids, pixels) stay what they are."""
     tensor = as_tensor(values, "inputs")
-    if dtype is None and not tensor.is_floating_point():
-        return tensor
-    return tensor.to(dtype or torch.get_default_dtype())
+    return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
 
 
 def as_targets(values: object) -> Tensor:
