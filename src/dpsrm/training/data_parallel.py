@@ -27,13 +27,13 @@ from dpsrm.runs.keys import pack_key, unpack_key
 from dpsrm.runs.ledger import Header
 from dpsrm.training.lending import Lending
 from dpsrm.training.rank_books import FollowingBook, LeadingBook
-from dpsrm.training.strategy import Replicated
+from dpsrm.training.strategy import Strategy
 
 MOST_RANKS = 1024
 """The linear engine's margin covers the additions of so many (docs/decisions/ranks.md)."""
 
 
-class DataParallel(Replicated):
+class DataParallel(Strategy):
     """One rank among several."""
 
     def __init__(self, lending: Lending | None = None) -> None:

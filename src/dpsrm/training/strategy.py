@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -51,12 +52,15 @@ class Strategy(Protocol):
     def tell(self, content: bytes | None) -> bytes:
         """What the leader says."""
 
+    @abstractmethod
     def align(self, module: nn.Module) -> None:
         """Give the module the leader's parameters and buffers."""
 
+    @abstractmethod
     def need_alike(self, module: nn.Module) -> None:
         """Refuse to go on unless the module looks the same to all processes."""
 
+    @abstractmethod
     def need_same(self, **what: str) -> None:
         """Refuse to go on unless all processes say the same."""
 
@@ -70,53 +74,31 @@ class Strategy(Protocol):
         """A block that all processes leave, or none."""
 
     def own(self, vector_P: Tensor) -> Tensor:
-        """The coordinates that this process remembers."""
-
-    def walk(self, walk: Walk) -> Walk:
-        """A walk over what this process remembers, as the step needs it."""
-
-    def kept(self, walk: Walk) -> Tensor:
-        """What this process remembers of θ."""
-
-    def whole_state(self, state: Any) -> Any:
-        """What all processes remember, as one would."""
-
-    def own_state(self, state: Any) -> Any:
-        """What this process remembers of a whole state."""
-
-    def due(self, wish: bool) -> bool:
-        """Whether a checkpoint is due."""
-
-
-class Replicated:
-    """Of strategies under which every process remembers everything."""
-
-    def own(self, vector_P: Tensor) -> Tensor:
-        """All coordinates."""
+        """The coordinates that this process remembers: all, unless memory is shared."""
         return vector_P
 
     def walk(self, walk: Walk) -> Walk:
-        """The walk as it is."""
+        """A walk over what this process remembers, as the step needs it."""
         return walk
 
     def kept(self, walk: Walk) -> Tensor:
-        """θ."""
+        """What this process remembers of θ."""
         return walk.theta
 
     def whole_state(self, state: Any) -> Any:
-        """The state as it is."""
+        """What all processes remember, as one would."""
         return state
 
     def own_state(self, state: Any) -> Any:
-        """The state as it is."""
+        """What this process remembers of a whole state."""
         return state
 
     def due(self, wish: bool) -> bool:
-        """Whether this process wishes it."""
+        """Whether a checkpoint is due: if this process wishes it, unless all must take part."""
         return wish
 
 
-class OneProcess(Replicated):
+class OneProcess(Strategy):
     """A training in one process: nobody to ask."""
 
     leader, ranks = True, 1
