@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need
-from dpsrm.methods.steps import Unpenalised
+from dpsrm.methods.steps import Stepper
 
 
-class CorrectedAdam(Unpenalised):
+class CorrectedAdam(Stepper):
     """θ − η·m̂/(√max(v̂ − n̂, floor²·n̂) + 1e-8), m̂ and v̂ Adam's corrected moments, n̂ the same average of std².
 
     The direction is gradient plus noise of a public variance std² per coordinate, so E[direction²] = gradient² + std²:

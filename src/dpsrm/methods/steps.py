@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,23 +33,17 @@ class Stepper(Protocol):
 
     def penalty(self, theta_P: Tensor) -> float:
         """The data-independent penalty whose gradient `advance` adds to the direction; 0 if it adds none."""
+        return 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """What the stepper remembers between steps."""
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remember `state`."""
 
 
-class Unpenalised:
-    """A stepper that adds nothing to the direction."""
-
-    def penalty(self, theta_P: Tensor) -> float:
-        """None."""
-        return 0.0
-
-
-class _Memoryless(Unpenalised):
+class _Memoryless(Stepper):
     """A stepper that remembers nothing."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -135,7 +130,7 @@ class AdaptiveStep(_Memoryless):
         return elementwise(lambda here, v: here - (rate * v).to(here.dtype), theta_P, direction_P)
 
 
-class OptimizerStep(Unpenalised):
+class OptimizerStep(Stepper):
     """Any `torch.optim` optimizer, fed with the direction as if it were the gradient."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, layout: Layout, leaves: dict[str, nn.Parameter]) -> None:
