@@ -366,6 +366,15 @@ def test_an_interrupted_run_is_resumed_by_one_command(table, tmp_path, dpsrm, an
     assert "finished" in again.stderr
 
 
+def test_a_resumed_run_refuses_every_setting_by_the_name_of_its_option(tmp_path, dpsrm):
+    names = ["data", "test", "target", "schema", "classes", "task", "target-range", "epsilon", "delta", "unit"]
+    names += ["rows-per-unit", "budget", "method", "seed", "out", "set"]
+    given = [word for name in names for word in (f"--{name}", "7")]
+    refused = dpsrm("train", "config.toml", "--resume", tmp_path, "--overwrite", "--reference", *given)
+    assert refused.code == 2
+    assert f"given={['--config', *(f'--{name}' for name in names)]}" in refused.stderr
+
+
 def test_runs_share_a_budget(table, tmp_path, dpsrm, answer):
     budget = tmp_path / "visits.budget"
     fresh = answer("budget", "init", budget, "--epsilon", "5", "--delta", "1e-4")
