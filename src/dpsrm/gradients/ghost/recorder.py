@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from dpsrm.gradients.rewrites import REWRITES
 
 AnyCall = Call | Copied
 _BACKWARD: tuple[Callable[..., Any], ...] = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
-_GRAPH = torch.Tensor.grad_fn.__get__  # type: ignore[attr-defined]
+_GRAPH = cast(Any, torch.Tensor.grad_fn).__get__
 """A module that asks for a tensor's place in the graph: to hook into the way back, which is not there under vmap."""
 _SPECIAL = frozenset({*TOGETHER, *WITH_BIAS, *REWRITES, *_BACKWARD, _GRAPH})
 

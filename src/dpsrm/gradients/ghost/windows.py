@@ -139,7 +139,7 @@ def window_rows(points: Sequence[Windows]) -> tuple[list[Tensor], Order]:
     turned = first.channels_last and not shared
     everything = first.g.new_empty(len(points) * len(first.g) * size)
     together = everything.view(len(first.g), -1)
-    found = together.split(size, dim=1) if shared else everything.view(len(points), -1, size).unbind()
+    found = torch.split(together, size, dim=1) if shared else everything.view(len(points), -1, size).unbind()
     each = max(1, _CHUNK // max(1, first.x.shape[1] * first.window * first.places))
     for start in range(0, len(first.g), each):
         cut = slice(start, start + each)
