@@ -34,6 +34,10 @@ class _Note:
     offset: int
 
 
+class _Notes(saved_tensors_hooks):
+    """Our own hooks, which a pass allows (below.py): a note is a place in a frozen parameter, never an example."""
+
+
 class Borrowed:
     """What one pass borrows. Nothing of it is seen by another pass, so nothing written into it would be, either.
 
@@ -59,7 +63,7 @@ class Borrowed:
 
     def saving(self) -> AbstractContextManager[Any]:
         """A forward pass in here saves notes instead of borrowed numbers."""
-        return saved_tensors_hooks(self._noted, self._found)
+        return _Notes(self._noted, self._found)
 
     def _begin(self, number: int, places: Sequence[Place], *_: Any) -> None:
         """Before a module runs: its block."""

@@ -251,7 +251,6 @@ class Objective:
 
 
 _HINTS = {
-    "saved tensor hooks": "switch activation checkpointing off: batches are run in pieces, so that memory stays small",
     "setup_context": "switch activation checkpointing off, or give your autograd.Function a setup_context",
     "dynamic shape": "run all experts on every example, with a gate of zero for those that are not chosen",
     "control flow": "torch.where instead of a branch; a mask instead of packed sequences",

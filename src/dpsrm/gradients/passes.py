@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dpsrm.core.errors import need
 from dpsrm.core.tree import Bundles, leaves, mapped, refilled
 from dpsrm.gradients.batch import Batch, as_batch, examples
+from dpsrm.gradients.below import nothing_below
 from dpsrm.gradients.masks import masks_always_made
 from dpsrm.gradients.rewrites import Rewriting
 
@@ -129,5 +130,5 @@ def for_each(function: Callable[[Batch], Any], batch: Batch, *, steady: bool = T
     """
     draws = "different" if steady else "same"
     vectorised: Any = vmap(lambda *one: function(refilled(batch, iter(one))), randomness=draws)
-    with masks_always_made():
+    with masks_always_made(), nothing_below():
         return vectorised(*leaves(batch))

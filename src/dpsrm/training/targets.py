@@ -19,6 +19,7 @@ from dpsrm.core.errors import need
 from dpsrm.data import MappedRecords, Records, RecordSource, SparseRecords, UnitRecords, Units
 from dpsrm.gradients import AUTO, LinearEngine, Objective, Way, binary_loss, multiclass_loss
 from dpsrm.gradients.batch import on_device
+from dpsrm.gradients.below import foreign_rules, refuse_subclasses
 from dpsrm.gradients.torch_state import generators_kept
 from dpsrm.training.config import Settings
 from dpsrm.training.settings import Performance, Privacy
@@ -170,18 +171,21 @@ def need_isolated(objective: Objective, records: RecordSource, *, performance: P
 
     Says, once, which buffers or frozen parameters they write: those writes are discarded.
 
-    Edge cases: the closed form of a linear model runs neither. A `torch.autograd.Function` with a vmap rule of its own
-    is given all examples by vmap: while one is defined outside of torch, vmap is refused.
+    Edge cases: the closed form of a linear model runs neither. A `torch.autograd.Function`, or an operator
+    of `torch.library`, with a vmap rule of its own is given all examples: while one is defined outside of torch, vmap
+    is refused.
     """
     if performance.engine in (AUTO, "linear") and LinearEngine.applies(objective):
         return
-    rules = _foreign_rules(torch.autograd.Function) if objective.way is Way.VMAP else []
+    rules = foreign_rules() if objective.way is Way.VMAP else []
     need(
         not rules,
-        "a torch.autograd.Function with a vmap rule of its own sees all examples of a batch",
+        "a torch.autograd.Function or an operator with a vmap rule of its own sees all examples of a batch",
         found=rules,
-        remedy='use performance.engine = "loop", or generate_vmap_rule = True instead of that rule',
+        remedy='use performance.engine = "loop", or generate_vmap_rule = True, or no rule, instead of that one',
     )
+    if objective.way is Way.VMAP:
+        refuse_subclasses(objective.module, objective.loss)
     theta_P = objective.theta()
     first, last = (on_device(records.take(np.array([at])), theta_P.device) for at in (0, len(records) - 1))
     objective.refuse_memory(theta_P, first, last)
@@ -191,15 +195,3 @@ def need_isolated(objective: Objective, records: RecordSource, *, performance: P
             "what the module writes into %s is discarded: every record starts from the module as it was given",
             ", ".join(written),
         )
-
-
-def _foreign_rules(root: type[Any]) -> list[str]:
-    """The classes under `root`, outside of torch and this package, that bring a vmap rule of their own."""
-    found: list[str] = []
-    kinds: list[type[Any]] = root.__subclasses__()
-    for kind in kinds:
-        ours = kind.__module__.partition(".")[0] in ("torch", "dpsrm")
-        if "vmap" in vars(kind) and not ours:
-            found.append(f"{kind.__module__}.{kind.__qualname__}")
-        found += _foreign_rules(kind)
-    return sorted(found)
