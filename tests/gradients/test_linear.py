@@ -3,6 +3,7 @@
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -230,3 +231,36 @@ def test_half_precision_inputs_are_read_exactly():
     query = query_at(objective)
     run = LinearEngine(objective)
     assert_equal(run(query, (rounded, targets)), run(query, (rounded.double(), targets)))
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("layout", ["dense", "sparse"])
+@pytest.mark.parametrize("people", [False, True])
+def test_records_that_are_changed_between_two_sums_stay_within_their_clips(kind, layout, people):
+    """Rows are read where they lie, and no counter sees a change through NumPy: a norm of before is no bound."""
+    objective, records = problem(kind)
+    inputs, targets = records(20)
+    lying = inputs if layout == "dense" else sparse(inputs)
+    sums = LinearEngine(objective).over(lying, targets, people=people)
+    query, picked = query_at(objective), np.array([7, 3])
+    before = sums(query, (picked, np.array([0, 2])) if people else picked)
+    numbers = (lying if layout == "dense" else lying.values()).numpy()
+    numbers *= 1000.0
+    for row in range(20):
+        one = np.array([row])
+        found = sums(query, (one, np.array([0, 1])) if people else one)
+        assert found.secret.norm() <= query.bound
+    numbers /= 1000.0
+    assert_equal(sums(query, (picked, np.array([0, 2])) if people else picked), before)
+
+
+def test_columns_and_targets_are_those_of_the_beginning():
+    """A column that moved could be one twice, or lie outside of the memory."""
+    objective, records = problem("multiclass")
+    inputs, targets = records(20)
+    lying, query, everyone = sparse(inputs), query_at(objective), np.arange(20)
+    sums = LinearEngine(objective).over(lying, targets)
+    before = sums(query, everyone)
+    for tensor in (lying.crow_indices(), lying.col_indices(), targets):
+        tensor.numpy()[:] = 10**6
+    assert torch.equal(sums(query, everyone).secret, before.secret)

@@ -236,16 +236,17 @@ class LinearEngine:
         return self.over(inputs, targets)(query, _everyone(len(targets)))
 
     def over(self, inputs: Tensor, targets: Tensor, *, people: bool = False) -> LinearSums:
-        """Sums over these records, of which each call picks some: nothing is gathered or measured twice.
+        """Sums over these records, of which each call picks some: nothing is gathered.
+
+        Dense rows, and the numbers of sparse ones, are read where they lie, and measured whenever they are read: what
+        becomes of them between two sums changes the sums, not their bound. Columns and targets are copied.
 
         Args:
             people: an example is a person with several rows (see `PeopleSums`), not a row.
         """
-        _, D, bias = self.model
         (starts, columns, values), targets_n = self._batch(inputs, targets)
-        valid, lengths_n = kernels().lengths(starts, columns, values, D, bias)
-        need(valid, _INVALID)
-        rows = starts, columns, values, lengths_n, targets_n
+        need(kernels().columns_fit(starts, columns, values, self.model[1]), _INVALID)
+        rows = starts, columns, values, targets_n
         kind = PeopleSums if people else LinearSums
         return kind(rows, self.model, outputs=self.outputs, population=self.population or len(targets_n))
 
@@ -278,7 +279,7 @@ def _matrix(inputs: Tensor) -> Matrix:
     """A dense or sparse matrix as starts, columns (none if dense) and values."""
     if inputs.layout == torch.sparse_csr:
         starts, columns = inputs.crow_indices().numpy(), inputs.col_indices().numpy()
-        return starts.astype(np.int64, copy=False), columns.astype(np.uint32), _values(inputs.values())
+        return starts.astype(np.int64), columns.astype(np.uint32), _values(inputs.values())
     if inputs.layout != torch.strided:
         need(False, "inputs must be dense or sparse CSR", layout=str(inputs.layout))
     rows, features = inputs.shape

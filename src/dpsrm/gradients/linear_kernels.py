@@ -75,33 +75,33 @@ def _length(row: Array, bias: float) -> float:
 
 
 @_exact
-def lengths(starts: Array, columns: Array, values: Array, features: int, bias: float) -> tuple[bool, Floats]:
-    """Whether every row's columns are increasing and below D, and ‖(x, 1)‖ of every row (‖x‖ if `bias` is 0).
-
-    A column twice in a row would break the norm, one beyond D the memory; after a False the norms mean nothing.
-    """
-    lengths_n = np.empty(max(len(starts) - 1, 0))
+def columns_fit(starts: Array, columns: Array, values: Array, features: int) -> bool:
+    """Whether every row's columns are increasing (twice would break the norm) and below D (it would the memory)."""
     valid = len(starts) > 0 and starts[0] == 0 and starts[-1] == len(values)
-    for i in range(len(lengths_n)):
+    for i in range(len(starts) - 1):
         valid = valid and starts[i] <= starts[i + 1]
-    if not valid:
-        return False, lengths_n
-    for i in range(len(lengths_n)):
-        lengths_n[i] = _length(values[starts[i] : starts[i + 1]], bias)
+    if not valid or len(columns) == 0:
+        return valid
+    for i in range(len(starts) - 1):
         last = -1
-        for s in range(starts[i], starts[i + 1] if len(columns) > 0 else starts[i]):
+        for s in range(starts[i], starts[i + 1]):
             valid = valid and last < np.int64(columns[s]) < features
             last = np.int64(columns[s])
-    return valid, lengths_n
+    return valid
 
 
 @_sums
-def _logits(rows: Rows, picked_B: Array, model: Model, points_KP: Array, z_BKC: Array) -> None:
-    """z = θ·x + bias for the picked rows, every point and output."""
+def _logits(rows: Rows, picked_B: Array, model: Model, points_KP: Array, z_BKC: Array, lengths_B: Array) -> None:
+    """z = θ·x + bias for the picked rows, every point and output; ‖(x, bias)‖, unless there is no room for it.
+
+    Measured each time, while rows are near: they are their owner's, who may have changed them since the last sum.
+    """
     starts, columns, values = rows[0], rows[1], rows[2]
     D, bias, C = model[1], model[2], z_BKC.shape[2]
     near = max(8, _NEAR // max(D, 1))
     for first in range(0, len(picked_B), near):
+        for r in range(first, min(first + near, len(lengths_B))):
+            lengths_B[r] = _length(values[starts[picked_B[r]] : starts[picked_B[r] + 1]], bias)
         for kc in range(len(points_KP) * C):
             k, c = kc // C, kc % C
             weights_D = points_KP[k, c * D : (c + 1) * D]
@@ -198,7 +198,7 @@ def _factor(norm: float, clip: float, weight: float, auto: bool, margin: float) 
 
 
 @_exact
-def _contributions(lengths_n: Array, picked_B: Array, r_BKC: Array, query: Asked, u_BC: Array, norms_BM: Array) -> None:
+def _contributions(lengths_B: Array, r_BKC: Array, query: Asked, u_BC: Array, norms_BM: Array) -> None:
     """u = Σ factor·(combination of residuals) over the parts; their norms before clipping go to `norms_BM`.
 
     A row of which a residual or ‖(x, 1)‖ is not finite has u = 0 and norms NaN.
@@ -206,9 +206,8 @@ def _contributions(lengths_n: Array, picked_B: Array, r_BKC: Array, query: Asked
     parts, coefficients_MK, margin = query
     K, C = r_BKC.shape[1], r_BKC.shape[2]
     combined_C = np.empty(C)
-    for r in range(len(picked_B)):
-        length = lengths_n[picked_B[r]]
-        finite = math.isfinite(length)
+    for r in range(len(lengths_B)):
+        finite = math.isfinite(lengths_B[r])
         for c in range(C):
             u_BC[r, c] = 0.0
             for k in range(K):
@@ -221,7 +220,7 @@ def _contributions(lengths_n: Array, picked_B: Array, r_BKC: Array, query: Asked
                 combined_C[c] = 0.0
                 for k in range(K):
                     combined_C[c] += coefficients_MK[m, k] * r_BKC[r, k, c]
-            norm = (abs(combined_C[0]) if C == 1 else _length(combined_C, 0.0)) * length
+            norm = (abs(combined_C[0]) if C == 1 else _length(combined_C, 0.0)) * lengths_B[r]
             norms_BM[r, m] = norm
             factor = _factor(norm, parts[m, 0], parts[m, 1], parts[m, 2] == 1, margin)
             for c in range(C):
@@ -250,11 +249,12 @@ def clipped_sum(
     """
     B, K, M, C = len(picked_B), len(points_KP), len(query[0]), len(total_P) // (model[1] + int(model[2]))
     z_BKC, u_BC, norms_BM, counts = np.empty((B, K, C)), np.empty((B, C)), np.empty((B, M)), np.zeros(M + 1)
+    lengths_B = np.empty(B)
     if not _within(picked_B, len(rows[3])):
         return False, 0.0, counts, norms_BM
-    _logits(rows, picked_B, model, points_KP, z_BKC)
-    loss = _residuals(model[0], rows[4], picked_B, z_BKC)
-    _contributions(rows[3], picked_B, z_BKC, query, u_BC, norms_BM)
+    _logits(rows, picked_B, model, points_KP, z_BKC, lengths_B)
+    loss = _residuals(model[0], rows[3], picked_B, z_BKC)
+    _contributions(lengths_B, z_BKC, query, u_BC, norms_BM)
     for start in range(0, B, BLOCK):
         piece_P = np.zeros(len(total_P)) if start > 0 else total_P
         _accumulate(rows, picked_B[start : start + BLOCK], model, u_BC[start : start + BLOCK], piece_P)
@@ -276,12 +276,12 @@ def loss_sums(rows: Rows, people: People, model: Model, points_KP: Array, limit:
         stop = min(first + BLOCK, len(starts) - 1)
         picked = rows_R[starts[first] : starts[stop]]
         z_RKC, piece_K = np.empty((len(picked), len(points_KP), C)), np.zeros(len(points_KP))
-        _logits(rows, picked, model, points_KP, z_RKC)
+        _logits(rows, picked, model, points_KP, z_RKC, np.empty(0))
         for b in range(first, stop):
             for k in range(len(points_KP)):
                 loss = 0.0
                 for r in range(starts[b] - starts[first], starts[b + 1] - starts[first]):
-                    loss += _loss(model[0], z_RKC, r, k, rows[4][picked[r]])
+                    loss += _loss(model[0], z_RKC, r, k, rows[3][picked[r]])
                 piece_K[k] += worst if math.isnan(loss) else min(max(loss, 0.0), limit)
         sums_K += piece_K
     return sums_K
@@ -338,12 +338,14 @@ def _add_person(g_S: Array, factor: float, column_Q: Array, Q: int, model: Model
 
 
 @_exact
-def _person(rows: Rows, picked: Array, r_rKC: Array, query: Asked, at_D: Array, Q: int, g_MS: Array) -> bool:
+def _person(
+    rows: Rows, picked: Array, lengths_r: Array, r_rKC: Array, query: Asked, at_D: Array, Q: int, g_MS: Array
+) -> bool:
     """A person's parts g = Σ_rows (combination of residuals) ⊗ (x, 1); False if a row is not finite."""
     K, C = r_rKC.shape[1:]
     u_C = np.empty(C)
     for r in range(len(picked)):
-        finite = math.isfinite(rows[3][picked[r]])
+        finite = math.isfinite(lengths_r[r])
         for m in range(len(g_MS)):
             for c in range(C):
                 u_C[c] = 0.0
@@ -365,17 +367,19 @@ def people_sum(
     (rows_R, starts), (D, bias), sparse = people, model[1:], len(rows[1]) > 0
     B, K, M, C = len(starts) - 1, len(points_KP), len(query[0]), len(total_P) // (D + int(bias))
     z_RKC, norms_BM, counts = np.empty((len(rows_R), K, C)), np.empty((B, M)), np.zeros(M + 1)
+    lengths_R = np.empty(len(rows_R))
     if not _within(rows_R, len(rows[3])):
         return False, 0.0, counts, norms_BM
-    _logits(rows, rows_R, model, points_KP, z_RKC)
-    loss = _residuals(model[0], rows[4], rows_R, z_RKC)
+    _logits(rows, rows_R, model, points_KP, z_RKC, lengths_R)
+    loss = _residuals(model[0], rows[3], rows_R, z_RKC)
     at_D, column_Q = np.full(D if sparse else 0, -1), np.empty(D if sparse else 0, dtype=np.int64)
     g_MS, piece_P = np.empty((M, C * D + C)), np.zeros(len(total_P))
     for b in range(B):
-        picked, r_rKC = rows_R[starts[b] : starts[b + 1]], z_RKC[starts[b] : starts[b + 1]]
+        own = slice(starts[b], starts[b + 1])
+        picked, r_rKC = rows_R[own], z_RKC[own]
         Q = _places(rows, picked, D, at_D, column_Q)
         g_MS[:, : C * Q + C] = 0.0
-        finite = _person(rows, picked, r_rKC, query, at_D, Q, g_MS)
+        finite = _person(rows, picked, lengths_R[own], r_rKC, query, at_D, Q, g_MS)
         for m in range(M):
             norms_BM[b, m] = _length(g_MS[m, : C * Q + C * int(bias)], 0.0)
             finite = finite and math.isfinite(norms_BM[b, m])

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
-Rows = tuple[Array, Array, Array, Array, Array]
-"""starts, columns, values, ‖(x, 1)‖ per row, target per row."""
+Rows = tuple[Array, Array, Array, Array]
+"""starts, columns, values, target per row."""
 Model = tuple[int, int, float]
 """Which loss, D, and 1 if there is a bias."""
 People = tuple[Array, Array]
