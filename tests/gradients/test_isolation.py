@@ -123,6 +123,32 @@ def test_features_of_a_record_depend_on_no_other():
     assert torch.equal(before[1:], after[1:])
 
 
+class Trunk(nn.Module):
+    """A trunk that keeps a running mean of what it sees, in a tensor that `state_dict` or an alias hides."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.register_buffer("left_out", torch.zeros(4), persistent=False)
+        self.frozen = nn.Parameter(torch.zeros(4), requires_grad=False)
+        self.name, self.known = name, {"a buffer in a list": [self.left_out], "a parameter in a list": [self.frozen]}
+
+    def forward(self, x):
+        mean = self.known.get(self.name, [self.left_out])[0]
+        mean.mul_(0.9).add_(0.1 * x.mean(0))
+        return x - mean
+
+
+@pytest.mark.parametrize("name", ["left out of state_dict", "a buffer in a list", "a parameter in a list"])
+def test_a_trunk_that_remembers_forgets_every_record(name):
+    """vmap refuses the write, so that records are run one after the other: each must begin on a copy of everything."""
+    trunk, inputs = Trunk(name), torch.randn(6, 4)
+    other = inputs.clone()
+    other[0] = 1000.0
+    before, after = freeze_features(trunk, inputs), freeze_features(trunk, other)
+    assert (before != after).any(1).nonzero().flatten().tolist() == [0]
+    assert not trunk.left_out.any() and not trunk.frozen.any()
+
+
 class Remembers(nn.Module):
     """Writes what it sees somewhere; `how(self, x)` says where."""
 

@@ -6,7 +6,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from dpsrm.core.errors import need
 from dpsrm.gradients.batch import padded
@@ -71,18 +70,19 @@ def freeze_features(trunk: nn.Module, inputs: Tensor, *, batch: int = 256) -> Te
     for name, layer in trunk.named_modules():
         fixed = not layer.training or not isinstance(layer, nn.modules.batchnorm._BatchNorm)
         need(fixed, "a batch norm in training mode mixes records", layer=name, remedy="call trunk.eval()")
-    starts = range(0, max(len(inputs), 1), batch)
-    pieces = [_outputs(trunk, inputs[start : start + batch], size=batch) for start in starts]
+    starts, twins = range(0, max(len(inputs), 1), batch), Twins(trunk, with_values=True)
+    pieces = [_outputs(twins, inputs[start : start + batch], size=batch) for start in starts]
     return torch.cat(pieces)
 
 
-def _outputs(trunk: nn.Module, inputs: Tensor, *, size: int) -> Tensor:
-    """The outputs for a few records, each alone on a copy of the trunk; `size` records are run at a time."""
-    twins, state = Twins(trunk), trunk.state_dict(keep_vars=True)
+def _outputs(twins: Twins, inputs: Tensor, *, size: int) -> Tensor:
+    """The outputs for a few records, each alone on a copy of the trunk; `size` records are run at a time.
+
+    A copy has parameters and all buffers of its own, also those that `state_dict` leaves out and other names for them.
+    """
 
     def batch(inputs: Tensor) -> Tensor:
-        values = {name: value.detach().clone() for name, value in state.items()}
-        output: Tensor = functional_call(cast(nn.Module, twins.make()), values, (inputs,))
+        output: Tensor = cast(nn.Module, twins.make())(inputs)
         return output
 
     def one(x: Tensor) -> Tensor:
