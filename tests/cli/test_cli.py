@@ -332,13 +332,15 @@ def test_one_pass_of_a9a(tmp_path, answer):
     shutil.rmtree(tmp_path / "data")
 
 
-def interrupt_training(monkeypatch, step):
-    """Make the next training in this process die after `step`, as Ctrl-C would."""
+def interrupt_training(monkeypatch, step, *, compiled=False):
+    """Make the next training in this process die after `step`, as Ctrl-C would (in compiled code, or elsewhere)."""
     real = RecordedRun.advance
 
     def dying(run, *args):
         progress = real(run, *args)
         if progress is not None and progress.step == step:
+            if compiled:
+                raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
             raise KeyboardInterrupt
         return progress
 
@@ -373,6 +375,13 @@ def test_a_resumed_run_refuses_every_setting_by_the_name_of_its_option(tmp_path,
     refused = dpsrm("train", "config.toml", "--resume", tmp_path, "--overwrite", "--reference", *given)
     assert refused.code == 2
     assert f"given={['--config', *(f'--{name}' for name in names)]}" in refused.stderr
+
+
+def test_an_interrupt_inside_compiled_code_is_one(table, tmp_path, dpsrm, monkeypatch):
+    interrupt_training(monkeypatch, 3, compiled=True)
+    stopped = dpsrm(*train_arguments(table, tmp_path / "run"))
+    assert stopped.code == 130
+    assert stopped.stderr.rstrip().splitlines()[-1].startswith("to go on with this run: dpsrm train --resume")
 
 
 def test_runs_share_a_budget(table, tmp_path, dpsrm, answer):

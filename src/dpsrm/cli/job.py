@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from torch import nn
 
-from dpsrm.cli.show import err, out
+from dpsrm.cli.show import err, going_on, out
 from dpsrm.core.errors import need
 from dpsrm.core.files import read_toml
 from dpsrm.core.randomness import Streams
@@ -94,11 +94,8 @@ def run_job(job: TrainingJob, *, resuming: bool = False) -> Outcome:
     start = "resume" if resuming else how_to_start(job.out, job.settings)
     need(start != "finished", "the run was finished before this restart", run=str(job.out), remedy="nothing is left")
     job = replace(job, overwrite=True) if start == "again" else job
-    try:
+    with going_on():
         run = _resume(job, title) if start == "resume" else _train(job, job.settings, job.out, title)
-    except KeyboardInterrupt as stop:
-        err.print("\n".join(["interrupted", *getattr(stop, "__notes__", [])]), highlight=False, soft_wrap=True)
-        raise
     tested = {} if job.test is None else {"test": run.module}
     if job.reference:
         plain = replace(job.settings, privacy=None, budget=None)

@@ -62,13 +62,28 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 @contextmanager
-def going_on(words: str) -> Iterator[None]:
-    """Say after Ctrl-C how to go on."""
+def going_on(words: str = "") -> Iterator[None]:
+    """Say after Ctrl-C how to go on: in `words`, and in what the interrupted part noted.
+
+    Ctrl-C inside compiled code arrives as another error whose cause is the interrupt; it is one all the same.
+    """
     try:
         yield
-    except KeyboardInterrupt:
-        err.print(f"interrupted: {words}", highlight=False, soft_wrap=True)
-        raise
+    except (KeyboardInterrupt, Exception) as stop:
+        chain = list(_chain(stop))
+        if not any(isinstance(each, KeyboardInterrupt) for each in chain):
+            raise
+        notes = [note for each in chain for note in getattr(each, "__notes__", [])]
+        told = f"interrupted: {words}" if words else "interrupted"
+        err.print("\n".join([told, *notes]), highlight=False, soft_wrap=True)
+        raise KeyboardInterrupt from None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what caused it, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def next_step(words: str, command: str) -> None:
