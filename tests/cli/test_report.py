@@ -95,3 +95,11 @@ def test_compare_writes_a_page(run, answer, tmp_path):
     assert text.count("0.7500") == 2
     assert "not for publication" in text
     assert (tmp_path / "compared.html").stat().st_mode & 0o077 == 0
+
+
+def test_a_run_that_does_not_verify_is_not_shown(run, dpsrm):
+    run.certificate.write_text("ε = 0.001")
+    told = dpsrm("report", run.path)
+    assert told.code == 2
+    assert "certificate.md was changed" in told.stderr
+    assert "To show to others" not in told.stdout

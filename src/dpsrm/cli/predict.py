@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dpsrm.cli.show import Json, err, next_step, print_json
+from dpsrm.core.errors import need
 from dpsrm.core.files import write_atomically
 
 
@@ -18,6 +19,7 @@ def predict(
     run: Annotated[Path, typer.Argument(help="The run folder; its private/ is not needed.")],
     data: Annotated[Path, typer.Option(help="CSV, Parquet, .npz or LIBSVM file; labels are not needed.")],
     to: Annotated[Path | None, typer.Option("--out", help="A CSV file to write; otherwise stdout.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file of that name.")] = False,
     proba: Annotated[bool, typer.Option(help="The probability of each class, too.")] = False,
     expect: Annotated[str | None, typer.Option(help="The chain head that training printed.")] = None,
     as_json: Json = False,
@@ -26,6 +28,7 @@ def predict(
 
     Example: dpsrm predict runs/visits --data new.csv --proba --out predictions.csv
     """
+    _need_free(to, data, overwrite=overwrite)
     from dpsrm.training import load_run
 
     columns = load_run(run, expect=expect).prediction_columns(data, proba=proba)
@@ -40,6 +43,15 @@ def predict(
     else:
         err.print(f"{rows} predictions: {to}", highlight=False, soft_wrap=True)
         next_step("what the model may be used for stands in its report", f"dpsrm report {run} --open")
+
+
+def _need_free(to: Path | None, data: Path, *, overwrite: bool) -> None:
+    """Refuse to write over a file that nobody asked to lose, and over the records ever."""
+    if to is None or not to.exists():
+        return
+    own = data.exists() and to.samefile(data)
+    need(not own, "--out must not be the file of records", out=str(to), remedy="give another --out")
+    need(overwrite, "--out must not exist yet", out=str(to), remedy="give another --out, or --overwrite")
 
 
 def _csv(rows: Iterable[Iterable[Any]]) -> str:
