@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.data.encoding import HashEncoder
 from dpsrm.data.frames import read_parquet
+from dpsrm.data.load import load, load_like
 from dpsrm.data.tables import Table, read_csv, split_target
+from dpsrm.data.unlabelled import encode_unlabelled
 
 
 def test_cells_stay_their_own_text():
@@ -21,7 +23,7 @@ def test_cells_stay_their_own_text():
     assert table == Table(("id", "name"), (("007", "1.50"), ('Smith, "J"', "NA")))
 
 
-@pytest.mark.parametrize("mark", [",", ";", "\t"])
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
 def test_the_header_tells_the_delimiter(mark):
     assert read_csv(f'a{mark}"b,;c"\n1{mark}2\n'.encode()).columns == ("a", "b,;c")
 
@@ -116,3 +118,22 @@ def test_target_column():
             split_target(table, target)
     with pytest.raises(InputError, match="feature"):
         split_target(Table(("y",), (("1",),)), "y")
+
+
+def test_nul_bytes_are_refused():
+    with pytest.raises(InputError, match="NUL bytes; got line=2"):
+        read_csv(b"age,job\n3\0,nurse\n")
+
+
+def test_decimal_commas_are_refused_where_they_would_be_hashed(tmp_path):
+    (tmp_path / "comma.csv").write_text("weight;job;ill\n70;a,b;yes\n121,2;c;no\n;d;no\n")
+    (tmp_path / "point.csv").write_text("weight;job;ill\n70;a,b;yes\n121.2;1,2;no\n;d;no\n")
+    loaded = load(tmp_path / "point.csv", "ill")
+    says = "written with a point.*column='weight', cell='121,2'"
+    for read in (
+        lambda: load(tmp_path / "comma.csv", "ill"),
+        lambda: load_like(tmp_path / "comma.csv", loaded),
+        lambda: encode_unlabelled(tmp_path / "comma.csv", loaded.encoder, target="ill"),
+    ):
+        with pytest.raises(InputError, match=says):
+            read()

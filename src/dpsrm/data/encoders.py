@@ -18,7 +18,7 @@ from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows
 from dpsrm.data.pairs import PAIRS
 from dpsrm.data.schema import Schema, schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
-from dpsrm.data.tables import Table, split_target
+from dpsrm.data.tables import Table, need_points, split_target
 
 LABEL_NAMES = ("label", "target", "y")
 """What a user may call the label of a file that has no column names."""
@@ -86,6 +86,12 @@ def encode_source(source: Source, encoder: Encoder) -> npt.NDArray[np.float32]:
         "the file must be of the kind the model was made for; "
         f"got {type(source).__name__} for {type(encoder).__name__}; convert one of the files"
     )
+
+
+def need_numbers_read(source: Source, encoder: Encoder) -> None:
+    """Refuse a table some of whose numbers would be hashed as texts, because of their commas."""
+    if isinstance(source, Table) and isinstance(encoder, HashEncoder):
+        need_points(source, encoder.names)
 
 
 def _unnamed(encoder: HashEncoder | SchemaEncoder) -> bool:

@@ -19,7 +19,7 @@ from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npy, read_npz
 from dpsrm.data.arrow import SUFFIXES, ArrowRows, TableFile
 from dpsrm.data.datasets import ON_DISK, DatasetRecords
-from dpsrm.data.encoders import Encoder, Source, encode_source, encoder_for
+from dpsrm.data.encoders import Encoder, Source, encode_source, encoder_for, need_numbers_read
 from dpsrm.data.encoding import unit_norm
 from dpsrm.data.features import ImageFeatures
 from dpsrm.data.frames import read_parquet
@@ -156,6 +156,8 @@ def load(
     """
     rules = read_schema(schema) if isinstance(schema, (str, Path)) else schema
     place, how = Path(path), reading or Reading()
+    rest = "name the column that says whose a record is, or leave unit out"
+    need(unit is None or unit != target, "unit and target must be two columns", unit=unit, target=target, remedy=rest)
     stored = _stored(place, target)
     target = None if isinstance(stored, ArrayFile) else target
     source, ids = _with_ids(read_source(place) if stored is None else stored.head, unit, place, schema=rules)
@@ -163,6 +165,7 @@ def load(
     if classes is None and target_range is None and rules is not None:
         classes, target_range = rules.classes, rules.target_range
     encoder = encoder_for(source, target, schema=rules, features=features, normalise=normalise)
+    need_numbers_read(source, encoder)
     if isinstance(stored, TableFile) and how.keeps(4 * stored.n * encoder.features):
         (source, ids), stored = _with_ids(read_source(place), unit, place, schema=rules), None
     names, numbers = _answers(classes, target_range)
@@ -202,6 +205,7 @@ def load_like(path: Path | str, loaded: Loaded) -> Loaded:
     """
     source = read_source(Path(path))
     source = split_unit(source, loaded.unit)[0] if isinstance(source, Table) else source
+    need_numbers_read(source, loaded.encoder)
     answers = _Answers(loaded.classes, loaded.target, loaded.binary_words, loaded.target_range, None)
     records = Records(*map(torch.from_numpy, answers.encoded(source, loaded.encoder)))
     return answers.loaded(records, loaded.encoder)

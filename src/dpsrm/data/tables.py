@@ -191,7 +191,7 @@ def _many_numbers(texts: Sequence[str | None]) -> bool:
 def read_csv(raw: bytes) -> Table:
     """Parse UTF-8 delimited text with a header line into text cells.
 
-    The delimiter is the one of comma, semicolon and tab that the header line has most of.
+    The delimiter is the one of comma, semicolon, tab and | that the header line has most of.
 
     Guarantee: no type, category or missing value is inferred; every cell stays its own text.
 
@@ -204,7 +204,7 @@ def read_csv(raw: bytes) -> Table:
     text = _decode(raw)
     need(bool(text.strip()), "a table must have a header line; the file is empty")
     header_line = re.sub('"[^"]*"', "", text.lstrip().splitlines()[0])
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=header_line.count), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t|", key=header_line.count), strict=True)
     try:
         header = need_names([name.strip() for name in next(row for row in reader if row)])
         rows = [_need_width(row, header, reader.line_num) for row in reader if row]
@@ -212,6 +212,32 @@ def read_csv(raw: bytes) -> Table:
         raise InputError(f"the file must be a CSV table; got line={reader.line_num}: {error}") from error
     need(bool(rows), "a table must have records below its header", columns=header)
     return Table(header, tuple(zip(*rows, strict=True)))
+
+
+_COMMA_NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)+")
+
+
+def need_points(table: Table, columns: Sequence[str]) -> None:
+    """Refuse columns of numbers with commas (121,2 or 1,000): each would be taken for a text of its own.
+
+    >>> need_points(Table(("weight",), (("70", "121,2"),)), ["weight"])
+    Traceback (most recent call last):
+        ...
+    dpsrm.core.errors.InputError: numbers are written with a point, 121.2; got column='weight', cell='121,2'; replace \
+the commas; texts such as 1,2 that are no numbers need another sign, or a schema
+    """
+    for name, cells in zip(table.columns, table.cells, strict=True):
+        found = next((cell for cell in cells if isinstance(cell, str) and "," in cell), None)
+        if found is None or name not in columns:
+            continue
+        number = all(not isinstance(read_cell(c), str) or _COMMA_NUMBER.fullmatch(str(c).strip()) for c in cells)
+        need(
+            not number,
+            "numbers are written with a point, 121.2",
+            column=name,
+            cell=shown(found),
+            remedy="replace the commas; texts such as 1,2 that are no numbers need another sign, or a schema",
+        )
 
 
 def split_target(table: Table, target: str | None) -> tuple[Table, tuple[Cell, ...]]:
@@ -230,6 +256,13 @@ def split_target(table: Table, target: str | None) -> tuple[Table, tuple[Cell, .
 
 def _decode(raw: bytes) -> str:
     """UTF-8 text, with or without a byte-order mark; an error names the line."""
+    zero = raw.find(b"\0")
+    need(
+        zero < 0,
+        "a table is text, without NUL bytes",
+        line=raw[: max(0, zero)].count(b"\n") + 1,
+        remedy="convert it, for example with iconv -f UTF-16 -t UTF-8, or with tr -d '\\000'",
+    )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

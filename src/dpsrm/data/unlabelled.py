@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import Arrays, need_numbers
-from dpsrm.data.encoders import Encoder, Source, encode_source
+from dpsrm.data.encoders import Encoder, Source, encode_source, need_numbers_read
 from dpsrm.data.encoding import Floats
 from dpsrm.data.frames import table_of_frame
 from dpsrm.data.libsvm import LibsvmEncoder, SparseRows
@@ -43,6 +43,7 @@ def encode_unlabelled(data: object, encoder: Encoder, *, target: str | None = No
     for name in (target, unit):
         if isinstance(source, Table) and name in source.columns:
             source = source.split(str(name))[0]
+    need_numbers_read(source, encoder)
     return encode_source(source, encoder)
 
 
