@@ -44,3 +44,14 @@ def test_runs_side_by_side(runs, dpsrm, answer, tmp_path):
     refused = dpsrm("compare", *runs, "--plot", tmp_path / "no.png")
     assert refused.code == 2
     assert "runs that were tested" in refused.stderr
+
+
+def test_what_was_not_typed_is_told(runs, answer, dpsrm, tmp_path, monkeypatch):
+    """Batch and steps follow from n; names of runs stay whole in a narrow window."""
+    given = ["--data", tmp_path / "x.csv", "--target", "ill", "--epsilon", 8, "--delta", "1e-4", "--method", "sgd"]
+    trained = answer("train", *given, "--out", tmp_path / "a-run-with-a-rather-long-name")
+    found = answer("compare", trained["run"])["runs"][0]
+    assert (found["steps"], found["batch"]) == (trained["steps"], trained["batch"])
+    monkeypatch.setattr("dpsrm.cli.compare.out._width", 80)
+    told = dpsrm("compare", *runs, trained["run"])
+    assert "a-run-with-a-rather-long-name" in told.stdout

@@ -13,11 +13,12 @@ from rich.table import Table
 
 from dpsrm.cli.show import Json, err, out, print_json, save_figure
 from dpsrm.core.errors import need, need_extra
+from dpsrm.core.events import GaussianRelease
 from dpsrm.core.files import read_toml, write_atomically
 from dpsrm.report.compared import comparison_page
 from dpsrm.report.facts import METRICS
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.verify import verify
+from dpsrm.runs.verify import Verification, verify
 
 _LESS_IS_BETTER = ("log_loss", "error", "rmse", "mae")
 _SHOWN = ("method", "steps", "batch", "learning_rate")
@@ -68,10 +69,24 @@ def _row(run: Path) -> dict[str, Any]:
         "delta": None if guarantee is None else guarantee.delta,
         "model": config.get("model", {}).get("kind"),
         "method": method.get("name"),
-        **{name: training.get(name) for name in _SHOWN[1:]},
+        **_schedule(training, found),
         "test": metrics.get("test", {}),
         "half_width": metrics.get("test_half_width", {}),
     }
+
+
+def _schedule(training: dict[str, Any], found: Verification) -> dict[str, Any]:
+    """Steps, batch and learning rate; what the config leaves open as training made it of n, which the ledger says."""
+    told = {name: training.get(name) for name in _SHOWN[1:]}
+    charges = () if found.facts is None else found.facts.spending.charges
+    drawn = [charge.event.sampling for charge in charges if isinstance(charge.event, GaussianRelease)]
+    if not found.ok or not drawn or None not in (told["steps"], told["batch"]):
+        return told
+    from dpsrm.training.config import build
+    from dpsrm.training.settings import Training
+
+    made = build(Training, {**training, "batch": drawn[-1].batch}, "training").schedule(drawn[-1].population)
+    return {**told, "steps": made.steps, "batch": made.batch}
 
 
 def _metrics(folder: RunFolder) -> dict[str, Any]:
@@ -97,13 +112,19 @@ def _table(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> Table:
     differing = [name for name in _FACTS if len({str(row[name]) for row in rows}) > 1]
     same = [f"{name.replace('_', ' ')} {rows[0][name]}" for name in _FACTS if name not in differing]
     table = Table(title="the measures are exact: do not publish them" if measures else None)
+    parents = {Path(row["run"]).parent for row in rows}
+    together = len(rows) > 1 and len(parents) == 1
+    same += [f"folder {parents.pop()}"] if together else []
     table.caption = f"in all runs: {', '.join(same)}" if same else None
-    table.add_column("run", overflow="fold")
+    table.add_column("run", no_wrap=True, overflow="fold")
     for name in ("ε", *(name.replace("_", " ") for name in differing), *map(METRICS.get, measures)):
         table.add_column(str(name), justify="right")
     for row in rows:
         told = "no guarantee" if math.isinf(row["epsilon"]) else f"{row['epsilon']:.4g}"
-        cells = [row["run"], told if row["verifies"] else f"{told} [red]does not verify[/]"]
+        cells = [
+            Path(row["run"]).name if together else row["run"],
+            told if row["verifies"] else f"{told} [red]does not verify[/]",
+        ]
         cells += ["" if row[name] is None else f"{row[name]}" for name in differing]
         for name in measures:
             value = row["test"].get(name)
