@@ -409,3 +409,50 @@ def test_runs_share_a_budget(table, tmp_path, dpsrm, answer):
     assert "older than what was reserved" in " ".join(older.stderr.split())
     assert dpsrm("budget", "init", budget, "--epsilon", "5", "--delta", "1e-4").code == 2
     assert dpsrm("budget", "show", tmp_path / "none").code == 2
+
+
+def test_predictions_do_not_replace_files_unasked(table, tmp_path, dpsrm):
+    assert dpsrm(*train_arguments(table, tmp_path / "run")).code == 0
+    records = tmp_path / "records.csv"
+    shutil.copy(table / "test.csv", records)
+    before = records.read_bytes()
+    for given in ([], ["--overwrite"]):
+        told = dpsrm("predict", tmp_path / "run", "--data", records, "--out", tmp_path / "." / "records.csv", *given)
+        assert (told.code, records.read_bytes()) == (2, before)
+        assert "--out must not be the file of records" in told.stderr
+    other = tmp_path / "there.csv"
+    other.write_text("precious")
+    refused = dpsrm("predict", tmp_path / "run", "--data", records, "--out", other)
+    assert (refused.code, other.read_text()) == (2, "precious")
+    assert "--overwrite" in refused.stderr
+    assert dpsrm("predict", tmp_path / "run", "--data", records, "--out", other, "--overwrite").code == 0
+    assert other.read_text().startswith("prediction")
+
+
+def test_an_existing_folder_is_refused_before_data_is_read(tmp_path, dpsrm):
+    (tmp_path / "run").mkdir()
+    budget = ["--epsilon", 1, "--delta", 1e-5, "--out", tmp_path / "run"]
+    told = dpsrm("train", "--data", tmp_path / "no-such-file.csv", "--target", "y", *budget)
+    assert told.code == 2
+    assert "--overwrite" in told.stderr
+    assert "0/?" not in told.stderr
+
+
+def test_errors_say_which_file_or_column_is_meant(table, tmp_path, dpsrm):
+    (tmp_path / "later.csv").write_text("age,job,ill\n31,nurse,yes\n")
+    told = dpsrm(*train_arguments(table, tmp_path / "run"), "--test", tmp_path / "later.csv")
+    assert told.code == 2
+    assert f"the file of --test, {tmp_path / 'later.csv'}: " in told.stderr
+    told = dpsrm(*train_arguments(table, tmp_path / "run"), "--unit", "ill")
+    assert "unit and target must be two columns" in told.stderr
+    told = dpsrm(*train_arguments(table, tmp_path / "run"), "--set", "training.batch=5000")
+    assert "got batch=5000, n=1500" in told.stderr
+    told = dpsrm(*train_arguments(table, tmp_path / "run"), "--target-range", "1000,0")
+    assert "got '1000,0'" in told.stderr
+    assert "0/?" not in told.stderr, "no bar before the first step"
+
+
+def test_no_bar_before_the_first_step(table, tmp_path, dpsrm):
+    told = dpsrm(*train_arguments(table, tmp_path / "run"), "--set", "training.batch=5000")
+    assert told.code == 2
+    assert "━" not in told.stderr

@@ -105,6 +105,18 @@ def test_what_is_given_wins(tmp_path, answer, libsvm, given, kept):
     assert {name: found[name] for name in kept} == kept
 
 
+def test_what_is_used_is_told_where_a_part_was_given(dpsrm, libsvm):
+    told = dpsrm(*libsvm, "--set", "training.batch=300")
+    assert "Training with srm: 100 steps of 300 records, learning rate 1." in told.stderr
+    assert "Chosen" not in told.stderr
+
+
+def test_plan_has_a_row_for_the_default_and_names_a_method(dpsrm, answer):
+    sizes = ["plan", "--n", 32561, *BUDGET, "--accountants", "rdp"]
+    assert [(row["batch"], row["steps"]) for row in answer(*sizes)["rows"]][-1] == (2048, 771)
+    assert "--method srm --set training.batch=B --set training.epochs=10" in dpsrm(*sizes).stderr
+
+
 def test_plan_tells_the_default(dpsrm):
     told = dpsrm("plan", "--n", 32561, *BUDGET, "--batches", 500, "--accountants", "rdp")
     assert "two classes: 771 steps of 2048 records, learning rate 8" in " ".join(told.stdout.split())

@@ -19,12 +19,13 @@ def demo(
 
     Example: dpsrm demo --out runs/demo
     """
-    from dpsrm.cli.job import TrainingJob, default_out, run_job
+    from dpsrm.cli.job import TrainingJob, new_out, run_job
     from dpsrm.data import load_rand_health
     from dpsrm.methods import Srm
     from dpsrm.training import Model, Privacy, Settings, Training
     from dpsrm.training.config import plain
 
+    folder = new_out(run, "demo", overwrite=overwrite)
     records, test, text = load_rand_health()
     settings = Settings(
         privacy=Privacy(epsilon=1.0, delta=1e-5),
@@ -41,7 +42,7 @@ def demo(
         model=model,
         settings=settings,
         about={"model": plain(model), "preprocessing": records.description},
-        out=run if run is not None else default_out("demo"),
+        out=folder,
         overwrite=overwrite,
         reference=True,
     )
@@ -49,7 +50,6 @@ def demo(
     if as_json:
         print_json(outcome.to_json())
         return
-    folder = outcome.run.folder.path
     columns = {
         f"private, ε = {outcome.run.epsilon:.3f}": outcome.metrics["test"],
         "non-private": outcome.metrics["reference"],

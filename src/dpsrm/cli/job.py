@@ -167,7 +167,11 @@ _EVERY = 0.5
 
 @contextmanager
 def progress_bar(title: str, *, epsilon: float | None) -> Iterator[Callback]:
-    """A live bar with step, loss, ‖v‖ and ε spent of ε allowed; the loss is for the operator's eyes only."""
+    """A live bar, from the first step on: step, loss, ‖v‖ and ε spent of ε allowed.
+
+    The loss is the exact one of the step's batch at the θ of the step, so it is for the operator's eyes only; the model
+    that is handed out may be an average of many θ.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -176,22 +180,24 @@ def progress_bar(title: str, *, epsilon: float | None) -> Iterator[Callback]:
         TimeRemainingColumn(),
     )
     allowed = "∞" if epsilon is None else f"{epsilon:g}"
-    with Bar(*columns, console=err) as bar:
-        task = bar.add_task(title, total=None, facts="")
+    bar, due = Bar(*columns, console=err), 0.0
+    task = bar.add_task(title, total=None, facts="")
 
-        due = 0.0
+    def show(progress: Progress) -> None:
+        nonlocal due
+        last = progress.step == progress.steps
+        if not last and time.monotonic() < due:
+            return
+        spent = "∞" if epsilon is None else f"{progress.epsilon:.3f}"
+        facts = f"batch loss {progress.private.loss:.4f}  ‖v‖ {progress.direction_norm:.3g}  ε {spent} of {allowed}"
+        bar.update(task, completed=progress.step, total=progress.steps, facts=facts)
+        bar.start()
+        due = time.monotonic() + _EVERY
 
-        def show(progress: Progress) -> None:
-            nonlocal due
-            last = progress.step == progress.steps
-            if not last and time.monotonic() < due:
-                return
-            spent = "∞" if epsilon is None else f"{progress.epsilon:.3f}"
-            facts = f"loss {progress.private.loss:.4f}  ‖v‖ {progress.direction_norm:.3g}  ε {spent} of {allowed}"
-            bar.update(task, completed=progress.step, total=progress.steps, facts=facts)
-            due = time.monotonic() + _EVERY
-
+    try:
         yield show
+    finally:
+        bar.stop()
 
 
 @contextmanager
@@ -241,6 +247,23 @@ def _state_of(folder: RunFolder, settings: Settings) -> str:
     if written != settings_to_dict(settings):
         return "new"
     return "finished" if is_closed(folder) else "resume"
+
+
+def new_out(run: Path | None, name: str, *, overwrite: bool) -> Path:
+    """The folder of a new run, named or by default; one that is there already is refused before any data is read.
+
+    A rank that torchrun restarted finds its own folder there, and ranks beside the first have none: they ask later.
+    """
+    out = run if run is not None else default_out(name)
+    first = os.environ.get("RANK", "0") == "0" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    need(
+        overwrite or not first or not out.exists(),
+        "the run folder must not exist yet",
+        out=str(out),
+        remedy="choose another --out, go on with that run by --resume if it was interrupted, or --overwrite it "
+        "(what it spent stays spent)",
+    )
+    return out
 
 
 def default_out(name: str) -> Path:

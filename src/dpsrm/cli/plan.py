@@ -66,6 +66,8 @@ def plan(
         for s in provable_schemes(adjacency)
         for name in accountants.split(",")
     ]
+    if not batches:
+        choices += _chosen(n, epsilon, delta, adjacency, accountants)
     rows = [
         calibrated_row(c, epsilon, delta)
         for c in track(choices, "calibrating", console=err, transient=True, disable=as_json)
@@ -79,11 +81,28 @@ def plan(
         return
     out.print(noise_table(rows, title))
     out.print("noise: std ÷ sensitivity of one release; effective: noise·n/(batch·√steps), what the whole run feels")
+    if not batches:
+        out.print("last: what train chooses for two classes, with its own number of steps")
     out.print(_default(n, epsilon, delta, adjacency))
-    next_step("train with a choice", f"dpsrm train … --epsilon {epsilon:g} --delta {delta:g} --set training.batch=B")
+    given = f"--epsilon {epsilon:g} --delta {delta:g} --method srm"
+    choice = f"--set training.batch=B --set training.epochs={epochs:g}"
+    next_step("leave the choice to train, or train with one of these", f"dpsrm train … {given} {choice}")
     if chosen is not None:
         runs, cost = chosen["expected_runs"], chosen["epsilon"]
         out.print(f"choosing the best of {runs:.3g} runs (on average) of the first choice: ε = {cost:.4g} (rdp)")
+
+
+def _chosen(n: int, epsilon: float, delta: float, adjacency: Adjacency, accountants: str) -> list[Candidate]:
+    """What `dpsrm train` chooses for two classes, as rows of the table."""
+    from dpsrm.core.events import DEFAULT_SAMPLING
+    from dpsrm.training.defaults import default_training
+
+    _, t = default_training(n=n, epsilon=epsilon, delta=delta, classes=2, adjacency=adjacency)
+    size = {"n": n, "batch": t.batch or n, "steps": t.steps or 1}
+    return [
+        Candidate(**size, sampling=DEFAULT_SAMPLING, accountant=name.strip(), adjacency=adjacency)
+        for name in accountants.split(",")
+    ]
 
 
 def _default(n: int, epsilon: float, delta: float, adjacency: Adjacency) -> str:
@@ -102,7 +121,8 @@ def _default(n: int, epsilon: float, delta: float, adjacency: Adjacency) -> str:
         told.append(f"  a network of {size:,} parameters: {t.steps} steps of {t.batch} records, {rate}")
     why = (
         "linear models as long as the noise that enters θ on the way allows, n·μ(ε, δ); "
-        "networks about ten passes, in steps whose noise moves θ by a fixed length (docs/decisions/defaults.md)"
+        "networks about ten passes, in steps whose noise moves θ by a fixed length (docs/decisions/defaults.md); "
+        "μ(ε, δ) is the sensitivity ÷ noise of the one Gaussian release that is (ε, δ)-DP"
     )
     return "\n".join([f"left to choose, train takes ({why}):", *told])
 

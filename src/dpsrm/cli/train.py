@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsrm.cli.show import Json, err, metrics_table, next_step, out, print_json, show_head, track
-from dpsrm.core.errors import need
+from dpsrm.core.errors import DpsrmError, InputError, need
 
 if TYPE_CHECKING:
     from dpsrm.cli.job import Outcome, TrainingJob
@@ -58,7 +58,7 @@ def train(
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
     given = dict(locals())
-    from dpsrm.cli.job import joined, run_job
+    from dpsrm.cli.job import joined, new_out, run_job
     from dpsrm.core.files import read_toml
     from dpsrm.training import config_from
 
@@ -77,7 +77,9 @@ def train(
     told = config_from(sections)
     rate = None if "learning_rate" in sections.get("training", {}) else REGRESSION_MLP_RATE
     with joined():
-        job = _job(told, resume or run, overwrite=overwrite, reference=reference, mlp_rate=rate)
+        name = Path(told.data.path).stem
+        folder = resume if resume is not None else new_out(run, name, overwrite=overwrite)
+        job = _job(told, folder, overwrite=overwrite, reference=reference, mlp_rate=rate)
         outcome = run_job(job, resuming=resume is not None)
     if out.quiet:
         return  # another rank speaks
@@ -125,10 +127,10 @@ def _set(sections: dict[str, Any], text: str) -> None:
         sections[section] = parse_value(value)
 
 
-def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, mlp_rate: float | None) -> TrainingJob:
+def _job(config: Config, run: Path, *, overwrite: bool, reference: bool, mlp_rate: float | None) -> TrainingJob:
     """Load the data that the config names; nothing is written yet. `mlp_rate`: see `_settings_for`."""
-    from dpsrm.cli.job import TrainingJob, default_out
-    from dpsrm.data import Reading, load, load_like
+    from dpsrm.cli.job import TrainingJob
+    from dpsrm.data import Reading, load
     from dpsrm.data.load import scaled
     from dpsrm.training.config import plain
 
@@ -147,16 +149,29 @@ def _job(config: Config, run: Path | None, *, overwrite: bool, reference: bool, 
     if ours:
         records, place = scaled(records), replace(place, normalise=True)
     model = _model_for(config.model, records, place.task)
+    settings = _settings_for(_chosen(config.settings, model, records), model, records, mlp_rate)
+    if settings.method is config.settings.method:
+        _tell_given(settings, records.n)
     return TrainingJob(
         records=records,
-        test=None if place.test is None else load_like(place.test, records),
+        test=None if place.test is None else _test(place.test, records),
         model=model,
-        settings=_settings_for(_chosen(config.settings, model, records), model, records, mlp_rate),
+        settings=settings,
         about={"data": plain(place), "model": plain(model), "preprocessing": records.description},
-        out=run if run is not None else default_out(Path(place.path).stem),
+        out=run,
         overwrite=overwrite,
         reference=reference,
     )
+
+
+def _test(path: str, records: Loaded) -> Loaded:
+    """The test records; an error says that their file is meant."""
+    from dpsrm.data import load_like
+
+    try:
+        return load_like(path, records)
+    except DpsrmError as error:
+        raise InputError(f"the file of --test, {path}: {error}") from error
 
 
 def _features(place: Data) -> int | str | ImageFeatures | None:
@@ -208,6 +223,21 @@ def _chosen(settings: Settings, model: Model, records: Loaded) -> Settings:
     if line is not None:
         err.print(line, highlight=False, soft_wrap=True)
     return found
+
+
+def _tell_given(settings: Settings, n: int) -> None:
+    """One line that says what is trained with, where the user chose a part of it and so all of it."""
+    t, method = settings.training, settings.method
+    if settings.theory is not None or method.adaptive:
+        return  # they choose their own steps
+    schedule = t.schedule(n, fixed=method.batch_for(n))
+    err.print(
+        f"Training with {method.name}: {schedule.steps} steps of {schedule.batch} records, learning rate "
+        f"{t.learning_rate:g}{'' if t.optimizer == 'constant' else f' of {t.optimizer}'}. Who names a method or a "
+        "setting of training names all of them; what is left out is usual, not chosen for n, ε and δ.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _show(outcome: Outcome) -> None:

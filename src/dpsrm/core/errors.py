@@ -47,7 +47,7 @@ class MissingExtra(DpsrmError, ImportError):
 
 
 def need(condition: bool, rule: str, /, *, remedy: str = "", **got: object) -> None:
-    """Raise `InputError` unless `condition`: what must hold; got name=value; the remedy.
+    """Raise `InputError` unless `condition`: what must hold; got name=value (a value called got: alone); the remedy.
 
     >>> need(0 < 1, "epsilon must be positive", epsilon=1)
     >>> need(0 < -1, "epsilon must be positive", epsilon=-1, remedy="try --epsilon 1")
@@ -59,7 +59,9 @@ def need(condition: bool, rule: str, /, *, remedy: str = "", **got: object) -> N
         return
     message = rule
     if got:
-        message += "; got " + ", ".join(f"{name}={value!r}" for name, value in got.items())
+        message += "; got " + ", ".join(
+            f"{value!r}" if name == "got" else f"{name}={value!r}" for name, value in got.items()
+        )
     if remedy:
         message += f"; {remedy}"
     raise InputError(message)

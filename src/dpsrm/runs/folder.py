@@ -81,8 +81,8 @@ class RunFolder:
                 overwrite,
                 "the run folder must not exist yet",
                 out=str(self.path),
-                remedy="choose another --out, go on with that run by --resume if it was interrupted, or --overwrite it "
-                "(what it spent stays spent)",
+                remedy="choose another out=, or overwrite=True (what it spent stays spent); a run that was interrupted "
+                "goes on by dpsrm.resume, or by resume=True of make_private",
             )
             self._need_run()
         try:

@@ -95,7 +95,9 @@ class Privacy:
         named = self.unit is None or (isinstance(self.unit, str) and self.unit.strip() != "")
         need(named, "unit names the column of ids", unit=self.unit, remedy="ids themselves are given to train as unit=")
         k = self.rows_per_unit
-        need(k is None or (type(k) is int and k >= 1), "rows_per_unit must be a whole number, 1 or more", got=k)
+        need(
+            k is None or (type(k) is int and k >= 1), "rows_per_unit must be a whole number, 1 or more", rows_per_unit=k
+        )
         if self.unit is not None and k is None:
             object.__setattr__(self, "rows_per_unit", ROWS_PER_UNIT)
 
@@ -156,7 +158,7 @@ class Training:
         batch = fixed or (self.batch if self.batch is not None else min(n, max(64, n // 64)))
         first = self.first_batch if self.first_batch is not None else batch
         for name, size in (("batch", batch), ("first_batch", first)):
-            need(1 <= size <= n, f"{name} must lie between 1 and the number of records", got=size, n=n)
+            need(1 <= size <= n, f"{name} must lie between 1 and the number of records", **{name: size}, n=n)
         if self.steps is not None:
             return Schedule(steps=self.steps, batch=batch, first_batch=first)
         passes = 10.0 if self.epochs is None else self.epochs
