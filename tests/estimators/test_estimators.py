@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from sklearn.base import clone
-from sklearn.model_selection import KFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from typer.testing import CliRunner
@@ -27,6 +27,7 @@ from dpsrm.sklearn import (
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
+    PrivateSearchCV,
     new_budget,
 )
 
@@ -211,3 +212,42 @@ def test_a_budget_for_all_records_refuses_parts(tmp_path):
     model.fit(X, LABELS)
     with pytest.raises(InputError, match="same records"):
         clone(model).fit(X[:300], LABELS[:300])
+
+
+def plain(**more):
+    return PrivateLogisticRegression(classes=["ill", "well"], **QUICK, **more)
+
+
+def test_fits_that_no_budget_adds_up_are_warned_of():
+    model = plain().fit(X, LABELS)
+    with pytest.warns(PrivacyLeakWarning, match="not the only fit.*PrivateSearchCV"):
+        model.fit(X, LABELS)
+    with pytest.warns(PrivacyLeakWarning, match="not the only fit"):
+        GridSearchCV(plain(), {"learning_rate": [1.0, 2.0]}, cv=KFold(2)).fit(X, LABELS)
+
+
+def test_single_fits_and_fits_with_a_budget_are_not_warned_of(tmp_path):
+    """Warnings are errors here."""
+    plain().fit(X, LABELS)
+    clone(plain()).fit(X, LABELS)
+    budget = new_budget(tmp_path / "all", epsilon=9.0, delta=1e-4)
+    cross_val_score(plain(budget=budget), X, LABELS, cv=KFold(2))
+    PrivateSearchCV(PrivateLogisticRegression(classes=["ill", "well"]), {"steps": [3, 4]}, tries=2).fit(X, LABELS)
+
+
+def test_missing_numbers_of_an_array_are_refused_in_our_words():
+    holes = np.where(X > 0.9, np.nan, X)
+    with pytest.raises(InputError, match="give a DataFrame") as caught:
+        plain().fit(holes, LABELS)
+    assert "HistGradient" not in str(caught.value)
+    plain().fit(pd.DataFrame(holes), LABELS)
+
+
+def test_a_delta_that_promises_nothing_is_warned_of():
+    with pytest.warns(PrivacyLeakWarning, match="not below 1/n"):
+        plain(delta=0.01).fit(X, LABELS)
+
+
+def test_logarithms_of_probabilities():
+    model = plain().fit(X, LABELS)
+    np.testing.assert_allclose(model.predict_log_proba(X), np.log(model.predict_proba(X)))

@@ -12,12 +12,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from dpsrm.core.errors import need, need_extra
+from dpsrm.core.errors import InputError, need, need_extra
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records, Units
 from dpsrm.data.unlabelled import is_frame
 from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, need_memory
-from dpsrm.estimators.leaks import READ, tell_leak
+from dpsrm.estimators.leaks import READ, tell_delta, tell_leak, tell_price
 from dpsrm.training import Model, Performance, Privacy, Settings, loss_for, train
 from dpsrm.training.config import plain
 from dpsrm.training.defaults import Choices, Shape, choose
@@ -48,6 +48,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """
 
     _kind = "logistic"
+    _clones = 0
+    _clones_before = 0
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -69,12 +71,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
         """
         need(y is not None, "this estimator requires y to be passed, but the target y is None")
+        again = hasattr(self, "run_") or self._clones_before > 0
+        if again and self.budget is None and self.random_state is None:
+            tell_price()
         X = self._checked(X, fitting=True)
         check_consistent_length(X, y)
         targets, facts, read = self._targets(y)
-        loaded = self._load(X, targets, **facts)
-        self._train(replace(loaded, units=None if unit is None else Units.of(unit)), read=read)
+        loaded = replace(self._load(X, targets, **facts), units=None if unit is None else Units.of(unit))
+        tell_delta(self.delta, loaded.n)
+        self._train(loaded, read=read)
         return self
+
+    def __sklearn_clone__(self) -> Self:
+        """A clone knows how many were made before it: searches and cross-validations fit one after the other."""
+        made: Self = super().__sklearn_clone__()
+        made._clones_before, self._clones = self._clones, self._clones + 1
+        return made
 
     def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
         """Targets as the loss takes them, what is public of them, and which fact was read from the records."""
@@ -145,7 +157,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if is_frame(X) and not by_record(self.bounds):
             validate_data(self, X, skip_check_array=True, **rules)
             return X
-        return validate_data(self, X, accept_sparse="csr", dtype="float64", **rules)
+        try:
+            return validate_data(self, X, accept_sparse="csr", dtype="float64", **rules)
+        except ValueError as error:
+            if "contains NaN" not in str(error):
+                raise
+            raise InputError(
+                "X must not contain NaN; give a DataFrame, whose missing values are encoded as missing (not with bounds = "
+                '"record"), or put a fixed value in their place; an imputer learns from private records, which the '
+                "guarantee does not cover"
+            ) from None
 
     def _outputs(self, X: Any) -> Tensor:
         """The model's outputs, as `dpsrm predict` computes them."""

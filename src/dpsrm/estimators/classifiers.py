@@ -13,7 +13,7 @@ from torch import Tensor
 from dpsrm.core.errors import need, need_extra
 from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak
-from dpsrm.training.predict import chosen_places, class_probabilities
+from dpsrm.training.predict import chosen_places, class_log_probabilities, class_probabilities
 
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import ClassifierMixin  # noqa: E402
@@ -69,6 +69,10 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probabilities (n, K) of the classes in `classes_`."""
         return class_probabilities(self._outputs(X))
+
+    def predict_log_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Logarithms of `predict_proba`."""
+        return class_log_probabilities(self._outputs(X))
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """The logit of the second of two classes, or (n, K) logits."""

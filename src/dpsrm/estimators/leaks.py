@@ -16,3 +16,18 @@ READ = "read from the records: not covered by the guarantee"
 def tell_leak(what: str, remedy: str) -> None:
     """Warn the caller of an estimator's method."""
     warnings.warn(f"{what}; the guarantee does not cover that; {remedy}", PrivacyLeakWarning, stacklevel=4)
+
+
+def tell_price() -> None:
+    """Warn the caller of `fit` that it is not the only one."""
+    tell_leak(
+        "this is not the only fit: each is charged by itself, and all together cost more than epsilon_spent_ says",
+        "share a budget file, budget=new_budget(…), or search with PrivateSearchCV (docs/sklearn.md)",
+    )
+
+
+def tell_delta(delta: float, n: int) -> None:
+    """Warn the caller of `fit` of a δ that promises nothing."""
+    if delta >= 1 / n:
+        words = f"delta = {delta:g} is not below 1/n = {1 / n:.3g}: publishing one record as it is keeps such a promise"
+        warnings.warn(f"{words}, too; choose a delta well below 1/n", PrivacyLeakWarning, stacklevel=3)

@@ -89,7 +89,9 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             "epsilon, delta, accountant, budget, out and random_state are not searched",
             parameters=sorted(parameters),
         )
-        return clone(self.estimator).set_params(**parameters, accountant="rdp")
+        made = clone(self.estimator).set_params(**parameters, accountant="rdp")
+        made._clones_before = 0  # the search pays for all its tries
+        return made
 
     def _try(
         self,

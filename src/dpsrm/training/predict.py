@@ -53,6 +53,12 @@ def class_probabilities(outputs: Tensor) -> npt.NDArray[np.float64]:
     return _logits(outputs).softmax(dim=1).numpy()
 
 
+def class_log_probabilities(outputs: Tensor) -> npt.NDArray[np.float64]:
+    """The logarithms of `class_probabilities`, finite where those are too small to be written."""
+    logarithms: npt.NDArray[np.float64] = _logits(outputs).log_softmax(dim=1).numpy()
+    return logarithms
+
+
 def chosen_classes(outputs: Tensor, classes: list[str]) -> npt.NDArray[np.str_]:
     """The name of the most probable class of each record; the first of equals.
 
