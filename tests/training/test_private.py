@@ -534,6 +534,31 @@ def test_bad_input_is_one_line(tmp_path, changes, words):
     assert not (tmp_path / "run").exists()
 
 
+def test_unknown_settings_are_answered_with_real_ones(tmp_path):
+    with pytest.raises(InputError, match="follows the model's parameters") as caught:
+        private(tmp_path / "run", method="srm", device="cuda")
+    assert "max_grad_norm" in str(caught.value)
+    assert "summary" not in str(caught.value), "no setting"
+    with pytest.raises(InputError, match="the promise is called epsilon"):
+        private(tmp_path / "run", method="srm", target_epsilon=1)
+
+
+def test_what_is_finished_stays_so(tmp_path):
+    run = private(tmp_path / "run")
+    go(run)
+    assert run.finish() is run.finish()
+    assert verify(tmp_path / "run").ok
+    with pytest.raises(InputError, match="the run is finished"):
+        run.step(records())
+
+
+def test_a_folder_that_exists_is_refused_in_words_of_python(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(InputError, match=r"overwrite=True.*resume=True") as caught:
+        private(tmp_path / "run")
+    assert "--" not in str(caught.value)
+
+
 def test_optimizers_that_cannot_step(tmp_path):
     model = network()
     with pytest.raises(InputError, match="every trainable parameter"):

@@ -33,6 +33,7 @@ class PrivateTraining:
         self.data_loader = data_loader
         self._run = run
         self._asked = run.hold(asked)
+        self._finished: Run | None = None
         self._abandoned = weakref.finalize(self, run.close)
         self._to_model()
 
@@ -71,6 +72,7 @@ class PrivateTraining:
 
         Guarantee: a batch that the loader did not draw, or that was changed or used before, is refused.
         """
+        need(self._finished is None, "the run is finished", run=str(self.folder), remedy="begin another: make_private")
         step, prepared = self._run.step, self._run.prepared
         drawn = self.data_loader.take(batch)
         untouched = prepared.objective.layout.held_by(prepared.objective.module, prepared.walk.theta)
@@ -86,9 +88,11 @@ class PrivateTraining:
         """Close the ledger, write model and certificate; the model now holds the output θ.
 
         A run that is finished before its plan is fulfilled keeps what was charged; its certificate says how many
-        releases were made, charged and planned.
+        releases were made, charged and planned. What is finished stays so: the same run is returned again.
         """
-        return self._run.finish(asked=len(self._asked))
+        if self._finished is None:
+            self._finished = self._run.finish(asked=len(self._asked))
+        return self._finished
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands, for one's own checkpoints: model, optimizer, method and ledger position.

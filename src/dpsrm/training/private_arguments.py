@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,17 @@ from dpsrm.methods import CorrectedAdam, Method, OptimizerStep, Stepper, method_
 from dpsrm.training.loader import records_of
 from dpsrm.training.network_rule import network_batch, network_rate
 
+_INSTEAD = {
+    "device": "leave device out: all follows the model's parameters, model.to(…)",
+    "module": "the module is called model",
+    "criterion": "the loss is called losses, with one number per example",
+    "target_epsilon": "the promise is called epsilon",
+    "target_delta": "the promise is called delta",
+    "clip": "the clip is called max_grad_norm",
+    "poisson_sampling": "batches are drawn by sampling, poisson unless you say otherwise",
+}
+"""What arguments of other libraries are called here."""
+
 
 def given_records(data_loader: DataLoader[Any] | None, data: Any) -> RecordSource:
     """The records of a loader, or of arrays."""
@@ -35,11 +47,12 @@ def given_method(method: str | Method, max_grad_norm: float, max_diff_norm: floa
         chosen = method
     else:
         kind = method_class(method)
-        known = getattr(kind, "__dataclass_fields__", {})
+        known = [each.name for each in fields(kind)] if is_dataclass(kind) else []
         clips = {"max_grad_norm": max_grad_norm, "max_diff_norm": max_diff_norm}
         given = {**{name: value for name, value in clips.items() if name in known}, **options}
         unknown = sorted(set(given) - set(known))
-        need(not unknown, f"{method} takes {', '.join(known)}", unknown=unknown)
+        remedy = "; ".join(_INSTEAD[name] for name in unknown if name in _INSTEAD)
+        need(not unknown, f"further settings are those of {method}: {', '.join(known)}", unknown=unknown, remedy=remedy)
         chosen = kind(**given)
     need(not chosen.adaptive, f"{chosen.name} chooses its own step sizes and uses no optimizer", remedy="use train")
     return chosen
