@@ -63,4 +63,4 @@ def test_the_quick_start_is_what_happens(dpsrm, tmp_path, monkeypatch):
             done.append(words[1])
     assert done == ["demo", "report", "plan", "train", "predict", "verify"]
     assert "made up by the quick start" in Path("runs/visits/report.html").read_text()
-    assert Path("predictions.csv").read_text().startswith("prediction,probability_0,probability_1\n")
+    assert Path("predictions.csv").read_text().startswith("prediction,probability_no,probability_yes\n")

@@ -163,9 +163,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             if "contains NaN" not in str(error):
                 raise
             raise InputError(
-                "X must not contain NaN; give a DataFrame, whose missing values are encoded as missing (not with bounds = "
-                '"record"), or put a fixed value in their place; an imputer learns from private records, which the '
-                "guarantee does not cover"
+                "X must not contain NaN; give a DataFrame, whose missing values are encoded as missing (but not with "
+                'bounds="record"), or put a fixed value in their place; an imputer learns from private records, which '
+                "the guarantee does not cover"
             ) from None
 
     def _outputs(self, X: Any) -> Tensor:
