@@ -47,7 +47,7 @@ def given_method(method: str | Method, max_grad_norm: float, max_diff_norm: floa
         chosen = method
     else:
         kind = method_class(method)
-        known = [each.name for each in fields(kind)] if is_dataclass(kind) else []
+        known: list[str] = [each.name for each in fields(kind)] if is_dataclass(kind) else []
         clips = {"max_grad_norm": max_grad_norm, "max_diff_norm": max_diff_norm}
         given = {**{name: value for name, value in clips.items() if name in known}, **options}
         unknown = sorted(set(given) - set(known))

@@ -158,7 +158,8 @@ class Training:
         batch = fixed or (self.batch if self.batch is not None else min(n, max(64, n // 64)))
         first = self.first_batch if self.first_batch is not None else batch
         for name, size in (("batch", batch), ("first_batch", first)):
-            need(1 <= size <= n, f"{name} must lie between 1 and the number of records", **{name: size}, n=n)
+            got: dict[str, Any] = {name: size, "n": n}
+            need(1 <= size <= n, f"{name} must lie between 1 and the number of records", **got)
         if self.steps is not None:
             return Schedule(steps=self.steps, batch=batch, first_batch=first)
         passes = 10.0 if self.epochs is None else self.epochs
