@@ -172,16 +172,24 @@ def test_a_run_stopped_before_its_output_keeps_anything_has_the_newest(tmp_path,
 # what is not the draw
 
 
+def written(batch, inputs):
+    """The batch, after a write through another name for its inputs."""
+    inputs *= 2
+    return batch
+
+
 @pytest.mark.parametrize(
     "other",
     [
         lambda batch: (batch[0].clone(), batch[1]),
         lambda batch: (batch[0][:1], batch[1][:1]),
         lambda batch: (batch[0].mul_(2), batch[1]),
+        lambda batch: written(batch, batch[0].data),
+        lambda batch: written(batch, batch[0].numpy()),
         lambda batch: records(),
         lambda batch: batch[0],
     ],
-    ids=["copy", "part", "changed in place", "everything", "other tree"],
+    ids=["copy", "part", "changed in place", "through data", "through NumPy", "everything", "other tree"],
 )
 def test_only_what_was_drawn_is_taken(tmp_path, other):
     run = private(tmp_path / "run", sampling="wor")
@@ -189,6 +197,54 @@ def test_only_what_was_drawn_is_taken(tmp_path, other):
     with pytest.raises(InputError, match="drew last"):
         run.step(other(batch))
     assert read_ledger(tmp_path / "run/ledger.jsonl").spending.releases == 0
+
+
+def test_a_dictionary_with_another_tensor_in_it_is_refused(tmp_path):
+    """`batch["x"] = …`: the loader must not look for what it gave in the dictionary that it gave."""
+    inputs, targets = records()
+    rows = [{"x": x, "y": y} for x, y in zip(inputs, targets, strict=True)]
+    loader = DataLoader(rows, batch_size=B)
+    of_rows = {"losses": lambda model, batch: losses(model, (batch["x"], batch["y"]))}
+    run = private(tmp_path / "run", loader=loader, **of_rows)
+    batch = next(iter(run.data_loader))
+    drawn = batch["x"]
+    batch["x"] = (drawn - drawn.mean(0)) / drawn.std(0)
+    with pytest.raises(InputError, match="drew last"):
+        run.step(batch)
+    batch["x"] = drawn
+    assert run.step(batch).step == 1
+
+
+def test_a_step_is_made_of_what_was_drawn_whatever_becomes_of_it(tmp_path):
+    """Between the check and the sum, too: the step is made of the loader's own copy."""
+    run = private(tmp_path / "run")
+    batch = next(iter(run.data_loader))
+    before = [tensor.clone() for tensor in batch]
+    drawn = run.data_loader.take(batch)
+    batch[0].data.zero_()
+    assert all(torch.equal(x, y) for x, y in zip(drawn.batch, before, strict=True))
+
+
+def test_a_linear_model_is_moved_by_what_was_drawn_and_noted(tmp_path):
+    """Its records are read where they lie: changed after the draw, the same noise would be given to another sum."""
+    moved = []
+    for factor in (1.0, 1000.0):
+        (inputs, targets), model = records(), nn.Linear(6, 3)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        run = make_private(
+            model=model,
+            losses=multiclass_loss,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.4),
+            data=(inputs, targets),
+            out=tmp_path / f"{factor}",
+            **{"batch_size": B, "steps": 3, "method": METHODS["srm"], "seed": 7, **PROMISE},
+        )
+        batch = next(iter(run.data_loader))
+        inputs.mul_(factor)
+        run.step(batch)
+        moved.append(model.weight.detach().clone())
+    assert torch.equal(*moved)
 
 
 def test_a_batch_counts_once_and_none_is_left_out(tmp_path):
@@ -228,6 +284,11 @@ def test_a_batch_that_was_not_used_comes_again(tmp_path, workers):
     batches = iter(run.data_loader)
     batch = next(batches)
     assert all(x is y for x, y in zip(seen[0], batch, strict=True))
+    kept = batch[0].clone()
+    batch[0].data.zero_()
+    batches = iter(run.data_loader)
+    batch = next(batches)
+    assert torch.equal(batch[0], kept), "changed and drawn again, the same numbers"
     assert run.step(batch).step == 3
     assert run.step(next(batches)).step == 4
 

@@ -227,13 +227,18 @@ class LinearEngine:
 
     def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch (inputs, targets)."""
+        sums, everyone = self.over_batch(batch)
+        return sums(query, everyone)
+
+    def over_batch(self, batch: Batch) -> tuple[LinearSums, Any]:
+        """Sums over a batch (inputs, targets), and what picks all of it."""
         if isinstance(batch, Bundles):
             inputs, targets = (tensor.flatten(0, 1) for tensor in batch.rows)
             counts_Bk = batch.counts.numpy() > 0
             rows_R, starts = np.flatnonzero(counts_Bk), np.cumsum([0, *counts_Bk.sum(1)])
-            return self.over(inputs, targets, people=True)(query, (rows_R, starts))
+            return self.over(inputs, targets, people=True), (rows_R, starts)
         inputs, targets = batch
-        return self.over(inputs, targets)(query, _everyone(len(targets)))
+        return self.over(inputs, targets), _everyone(len(targets))
 
     def over(self, inputs: Tensor, targets: Tensor, *, people: bool = False) -> LinearSums:
         """Sums over these records, of which each call picks some: nothing is gathered.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -18,7 +20,7 @@ from torch.utils.data import (
 )
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.core.tree import leaves
+from dpsrm.core.tree import leaves, mapped, refilled
 from dpsrm.data import DatasetRecords, RecordSource, as_records
 from dpsrm.gradients import Batch
 from dpsrm.gradients.batch import on_device
@@ -49,17 +51,41 @@ def records_of(loader: DataLoader[Any]) -> RecordSource:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A draw and the batch that was read for it."""
+    """A draw, a copy of the batch that was read for it, which the step is made of, and the tensors the loop was given.
+
+    The loop can write into what it has in ways that no counter sees (`.data`, NumPy), and into the list or dictionary.
+    """
 
     draw: Draw
     batch: Batch
-    versions: tuple[int, ...]
+    given: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, draw: Draw, batch: Batch) -> Drawn:
+        """Copy what was read, before the loop has it."""
+        return cls(draw, mapped(lambda tensor: tensor.clone(), batch), tuple(leaves(batch)))
+
+    @property
+    def again(self) -> Batch:
+        """The batch for the loop: the very tensors it was given, or, if it changed them, the same numbers anew."""
+        pairs = zip(self.given, leaves(self.batch), strict=True)
+        return refilled(self.batch, iter([given if _equal(given, ours) else ours.clone() for given, ours in pairs]))
 
     def is_in(self, batch: Batch) -> bool:
-        """Whether `batch` holds the very tensors that were drawn, unchanged."""
-        ours, theirs = leaves(self.batch), leaves(batch)
-        same = len(ours) == len(theirs) and all(x is y for x, y in zip(ours, theirs, strict=True))
-        return same and self.versions == tuple(tensor._version for tensor in ours)
+        """Whether `batch` holds the very tensors that were given, unchanged."""
+        theirs = leaves(batch)
+        same = len(theirs) == len(self.given) and all(x is y for x, y in zip(theirs, self.given, strict=True))
+        return same and all(map(_equal, theirs, leaves(self.batch)))
+
+
+def _equal(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; NaN is equal to itself."""
+    if (x.layout, x.dtype, x.shape) != (y.layout, y.dtype, y.shape):
+        return False
+    if x.layout is torch.sparse_csr:
+        places = torch.equal(x.crow_indices(), y.crow_indices()) and torch.equal(x.col_indices(), y.col_indices())
+        return places and _equal(x.values(), y.values())
+    return torch.equal(x, y) or bool(((x == y) | ((x != x) & (y != y))).all())
 
 
 class PrivateLoader:
@@ -67,7 +93,7 @@ class PrivateLoader:
 
     A batch must be handed to `step` before the next one is drawn: leaving some out by looking at them would be a choice
     that no accountant covers. One that was drawn and not used, because of an error in the loop, comes again, the very
-    same tensors, when the loader is gone through anew.
+    same tensors (or, where it changed them, the same numbers), when the loader is gone through anew.
     """
 
     def __init__(self, run: RecordedRun, *, batches: int, like: DataLoader[Any] | None) -> None:
@@ -102,16 +128,17 @@ class PrivateLoader:
                 remedy="call step(batch) for each batch of the loader, also for those you would rather leave out",
             )
             draw, batch = next(source)
-            if again is None or not again.is_in(again.batch):
+            if again is None:
                 batch = on_device(batch, self._device)
-                self.pending = Drawn(draw, batch, tuple(tensor._version for tensor in leaves(batch)))
+                self.pending = Drawn.of(draw, batch)
             else:
-                batch = again.batch
+                batch = again.again
+                self.pending = replace(again, given=tuple(leaves(batch)))
             again = None
             yield batch
 
     def take(self, batch: Batch) -> Drawn:
-        """The draw that `batch` is; refuses any other batch."""
+        """The draw that `batch` is, with the loader's own copy of it; refuses any other batch."""
         found = self._unused()
         if found is None or not found.is_in(batch):
             raise InputError(

@@ -38,9 +38,9 @@ def summer(engine: Engine, objective: Objective, records: RecordSource, streams:
         engine = LinearEngine(objective, population=len(records), steady=steady)  # never from a number of rows
         rows, people = rows_of(records), isinstance(records, UnitRecords) and records.most > 1
         if isinstance(rows, Records):
-            return _InPlace(engine.over(rows.inputs, rows.targets, people=people), people=people)
+            return _InPlace(engine, engine.over(rows.inputs, rows.targets, people=people), people=people)
         if isinstance(rows, SparseRecords):
-            return _InPlace(engine.over(csr_tensor(rows.matrix), rows.targets, people=people), people=people)
+            return _InPlace(engine, engine.over(csr_tensor(rows.matrix), rows.targets, people=people), people=people)
     return _Gathered(engine, objective, records, streams, steady=steady)
 
 
@@ -53,25 +53,32 @@ def read(records: RecordSource, which: Which) -> Batch:
 
 
 class _InPlace:
-    """Linear models over records in memory: no randomness, nothing copied."""
+    """Linear models over records in memory: no randomness, nothing copied.
 
-    def __init__(self, sums: LinearSums, *, people: bool) -> None:
+    A batch that was read already is what is summed, not what the records have become meanwhile: its digest was noted.
+    """
+
+    def __init__(self, engine: LinearEngine, sums: LinearSums, *, people: bool) -> None:
         """Keep the rows; of `people`, whose they are matters, too."""
-        self._sums, self._people = sums, people
+        self._engine, self._sums, self._people = engine, sums, people
 
-    def _picked(self, which: Which) -> Any:
-        """What was drawn, as the sums take it."""
+    def _drawn(self, which: Which, batch: Batch | None) -> tuple[LinearSums, Any]:
+        """The sums, and what was drawn as they take it."""
+        if batch is not None:
+            return self._engine.over_batch(batch)
         if not isinstance(which, Picked):
-            return which
-        return (which.rows, which.starts) if self._people else which.rows
+            return self._sums, which
+        return self._sums, (which.rows, which.starts) if self._people else which.rows
 
     def total(self, query: Query, which: Which, *, release: int, batch: Batch | None) -> ClippedSum[Tensor]:
         """The clipped sum."""
-        return self._sums(query, self._picked(which))
+        sums, picked = self._drawn(which, batch)
+        return sums(query, picked)
 
     def scores(self, choice: Choice, which: Which, *, release: int, batch: Batch | None) -> ClippedScores:
         """The clipped losses, in closed form."""
-        return self._sums.scores(choice.points, self._picked(which), clip=choice.clip, offsets=choice.offsets)
+        sums, picked = self._drawn(which, batch)
+        return sums.scores(choice.points, picked, clip=choice.clip, offsets=choice.offsets)
 
 
 class _Gathered:
