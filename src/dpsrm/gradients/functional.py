@@ -108,6 +108,7 @@ class FunctionalEngine:
             return run.one(self.objective.parameters(vector_P), one)
 
         gradient = grad_and_value(loss_of_one)
-        with self.objective.explained(point_P, batch):
-            rows: tuple[Tensor, Tensor] = each_alone(lambda one: gradient(point_P, one), batch, steady=steady)
-        return rows
+        with self.objective.explained(point_P, batch), torch.enable_grad():
+            g_BP, losses_B = each_alone(lambda one: gradient(point_P.detach(), one), batch, steady=steady)
+            self.objective.own.refuse_use(losses_B)
+        return g_BP.detach(), losses_B.detach()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, as_batch, dense, each_example, examples
@@ -78,5 +79,8 @@ class LoopEngine:
         leaf_P = point_P.detach().clone().requires_grad_()
         with self.objective.explained(point_P, as_batch(one)):
             loss = self.objective.alone(leaf_P, one)
-            (g_P,) = torch.autograd.grad(loss, leaf_P)
+            own = self.objective.own
+            g_P, *others = torch.autograd.grad(loss, (leaf_P, *own.trained.values()), allow_unused=True)
+            own.refuse_gradients(others)
+            need(g_P is not None, "the loss must depend on the trained parameters")
         return g_P.double(), float(loss.detach())

@@ -12,7 +12,7 @@ import copy
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType
@@ -116,6 +116,10 @@ class _Sketch:
                 copied[name] = value
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             shared["sparse"] = False  # where a gradient is taken of one vector of all parameters, it is dense
+        if "_compiled_call_impl" in attributes:
+            shared["_compiled_call_impl"] = None  # `module.compile()`: that function would run the original
+        if isinstance(module, nn.RNNBase) and copied.pop("_flat_weights", None) is not None:
+            empty["_flat_weights"] = list  # filled from the weights by their names before it runs
         return cls(kind, shared, empty, flat, registered, copied)
 
 
@@ -130,37 +134,45 @@ class Twins:
     Args:
         original: the module or function.
         with_values: whether twins get copies of the parameters and buffers too.
+        kept: what is never copied, by its id.
 
     Edge cases: a function is its own twin: what it keeps elsewhere (globals, closures) cannot be seen from here. A
     module that Python cannot copy is refused.
     """
 
-    def __init__(self, original: Callable[..., Any], *, with_values: bool = False) -> None:
+    def __init__(
+        self, original: Callable[..., Any], *, with_values: bool = False, kept: Mapping[int, Any] | None = None
+    ) -> None:
         """Copy everything that could change, once."""
         compiled = isinstance(original, torch.jit.ScriptModule)
         need(not compiled, "a scripted module cannot be copied", remedy="give the module it was made from")
         self._maker: _Maker | None = None
-        if isinstance(original, nn.Module):
-            template = emptied(_Maker(original, with_values=with_values).make())
-            self._maker = _Maker(template, with_values=with_values)
-        self._callable = _deep(original, {}) if self._maker is None else original
+        self._kept = dict(kept or {})
+        if isinstance(original, nn.Module) and id(original) not in self._kept:
+            _refuse_compiled(original)
+            first = _Maker(original, self._kept, with_values=with_values)
+            if not with_values:
+                first.refuse_aliases()
+            self._maker = _Maker(emptied(first.make()), self._kept, with_values=with_values)
+        self._callable = _deep(original, dict(self._kept)) if self._maker is None else original
 
     def make(self) -> Callable[..., Any]:
         """A new twin."""
         if self._maker is not None:
             return self._maker.make()
-        return self._callable if type(self._callable) in _PLAIN else _deep(self._callable, {})
+        return self._callable if type(self._callable) in _PLAIN else _deep(self._callable, dict(self._kept))
 
 
 class _Maker:
     """The sketches of a module and all its submodules."""
 
-    def __init__(self, root: nn.Module, *, with_values: bool) -> None:
+    def __init__(self, root: nn.Module, kept: Mapping[int, Any], *, with_values: bool) -> None:
         """Take every module apart."""
         self.root = root
+        self.kept = kept
         self.with_values = with_values
-        self.sketches = {id(module): _Sketch.of(module) for module in root.modules()}
-        self.tensors = {id(t): t for t in (*root.parameters(), *root.buffers())}
+        self.sketches = {id(module): _Sketch.of(module) for module in root.modules() if id(module) not in kept}
+        self.tensors = {id(t): t for t in (*root.parameters(), *root.buffers()) if id(t) not in kept}
 
     def make(self) -> nn.Module:
         """Put new modules together."""
@@ -180,9 +192,54 @@ class _Maker:
             for name, members in sketch.registered.items():
                 inside[name] = {n: twins.get(id(member), member) for n, member in members.items()}
             for name, value in sketch.copied.items():
-                memo = {**self.tensors, **twins} if memo is None else memo
+                memo = {**self.kept, **self.tensors, **twins} if memo is None else memo
                 inside[name] = _copied(value, memo)
         return made
+
+    def refuse_aliases(self) -> None:
+        """Refuse a parameter or buffer that an attribute holds too: a pass puts its values under the names only."""
+        modules = {id(module): module for module in self.root.modules()}
+        for sketch in self.sketches.values():
+            for name, value in sketch.copied.items():
+                memo = _Memo({**modules, **self.tensors})
+                memo.tensors = self.tensors.keys()
+                _copied(value, memo)
+                need(
+                    not memo.met,
+                    "a parameter or buffer must be reached by its registered name only",
+                    attribute=f"{sketch.kind.__name__}.{name}",
+                    remedy="keep names there and use getattr(self, name), or use nn.ParameterList",
+                )
+
+
+class _Memo(dict[int, Any]):
+    """A memo of `deepcopy` that remembers whether it was asked for a registered tensor."""
+
+    tensors: Collection[int] = ()
+    met = False
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """What a thing became."""
+        self.met = self.met or key in self.tensors
+        return super().get(key, default)
+
+
+def trained_parts(module: nn.Module) -> dict[int, Any]:
+    """The trainable parameters by their ids, and all modules that have one."""
+    modules = [each for each in module.modules() if any(p.requires_grad for p in each.parameters())]
+    return {id(part): part for part in (*modules, *(p for p in module.parameters() if p.requires_grad))}
+
+
+def _refuse_compiled(module: nn.Module) -> None:
+    """Refuse what `torch.compile` returns: it runs the module it was made from, never a twin."""
+    found = sys.modules.get("torch._dynamo.eval_frame")
+    compiled = [] if found is None else [n for n, m in module.named_modules() if isinstance(m, found.OptimizedModule)]
+    need(
+        not compiled,
+        "a compiled module cannot be copied: it would run the module it was made from",
+        modules=[name or "the module itself" for name in compiled],
+        remedy="give the module before torch.compile",
+    )
 
 
 def _value(tensor: Tensor) -> Tensor:

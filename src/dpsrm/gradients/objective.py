@@ -20,7 +20,8 @@ from dpsrm.core.errors import DpsrmError, InputError, IsolationError, need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
 from dpsrm.gradients.borrowed import Borrowed
-from dpsrm.gradients.module_state import Layout, Twins, is_sharded, local, parameters_of
+from dpsrm.gradients.module_state import Layout, Twins, is_sharded, local, parameters_of, trained_parts
+from dpsrm.gradients.own import Own
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
 from dpsrm.gradients.places import Draws
 from dpsrm.gradients.shards import Shards
@@ -61,6 +62,7 @@ class Objective:
     _frozen: dict[str, Tensor] = field(repr=False, kw_only=True)
     _buffers: dict[str, Tensor] = field(repr=False, kw_only=True)
     _entry: dict[str, bytes] = field(repr=False, kw_only=True)
+    own: Own = field(repr=False, kw_only=True)
     shards: Shards | None = field(default=None, kw_only=True)
 
     @classmethod
@@ -87,19 +89,21 @@ class Objective:
             )
         layout = Layout.of(module)
         function = loss.function if isinstance(loss, ModelLosses) else loss
-        twins = Twins(module), Twins(function, with_values=True)
         everything = parameters_of(module)
         need(
             shards is not None or not any(map(is_sharded, everything.values())),
             "sharded parameters are put together by train, resume and make_private",
             remedy="give the module before fully_shard",
         )
+        twins = Twins(module), Twins(function, with_values=True, kept=trained_parts(module))
+        held = dict(module.named_buffers())
         fixed = {name: p for name, p in everything.items() if name not in layout.names}
         frozen = {name: p.detach().clone() for name, p in fixed.items() if not is_sharded(p)}
-        buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        buffers = {name: buffer.detach().clone() for name, buffer in held.items()}
         entry = {name: _digest(value) for name, value in {**fixed, **buffers}.items()}
         state: dict[str, Any] = {"_twins": twins, "_frozen": frozen, "_buffers": buffers, "_entry": entry}
-        return cls(module, loss, layout, way, shards=shards, **state)
+        own = Own(tuple(module.modules()), {n: t for n, t in {**everything, **held}.items() if not is_sharded(t)})
+        return cls(module, loss, layout, way, shards=shards, own=own, **state)
 
     def theta(self) -> Tensor:
         """A copy of the module's trainable parameters as one flat vector, whole on every rank."""
@@ -172,12 +176,12 @@ class Objective:
     def explained(self, vector_P: Tensor, batch: Batch) -> Iterator[None]:
         """Turn an error inside module or loss into one that says whose it is, and what to do.
 
-        The user's own module must not be run meanwhile: a loss that does is refused.
+        The user's own module must neither be run nor be written meanwhile.
         """
         versions = [tensor._version for tensor in leaves(batch)]
-        guard = self.module.register_forward_pre_hook(_refuse_own, prepend=True)
         try:
-            yield
+            with self.own.untouched():
+                yield
             unchanged = [tensor._version for tensor in leaves(batch)] == versions
             need(unchanged, "a module must not change its input in place", remedy="inplace=False")
         except DpsrmError:
@@ -192,8 +196,6 @@ class Objective:
             shapes = ", ".join(f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in leaves(batch))
             loss = "losses(model, batch)" if isinstance(self.loss, ModelLosses) else "loss"
             raise InputError(f"the module and {loss} must take the records ({shapes}): {words}") from error
-        finally:
-            guard.remove()
 
     @torch.enable_grad()
     def _runs(self, vector_P: Tensor, batch: Batch) -> bool:
@@ -274,13 +276,6 @@ _WAYS_OUT = (
     'values; or performance.engine = "loop", which is slow; or privacy.isolation = "checked", which runs whole batches '
     "on your word that every example is treated by itself"
 )
-
-
-def _refuse_own(*_: Any) -> None:
-    """Refuse that the user's module itself is run on records."""
-    raise IsolationError(
-        "the losses run the user's own module on records; run the model that they are given: losses(model, batch)"
-    )
 
 
 def _digest(value: Tensor) -> bytes:

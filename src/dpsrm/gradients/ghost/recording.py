@@ -19,6 +19,7 @@ from dpsrm.gradients.ghost.kept import Shown
 from dpsrm.gradients.ghost.recorder import AnyCall, Recorder
 from dpsrm.gradients.ghost.terms import Rows, Term
 from dpsrm.gradients.objective import Objective, Way
+from dpsrm.gradients.own import Own
 from dpsrm.gradients.passes import Pass, for_each
 from dpsrm.gradients.torch_state import copied
 
@@ -77,7 +78,7 @@ def record(
         recorder = Recorder(parameters, batch=_sizes(batch) if objective.way is Way.BATCH else None, shown=shown)
         losses_B = _losses(objective.ready(), parameters, recorder, batch, steady=steady)
         with nothing_below() if objective.way is Way.VMAP else nullcontext():
-            leaks = _backward(recorder, losses_B) if losses_B.requires_grad else ()
+            leaks = _backward(recorder, losses_B, objective.own) if losses_B.requires_grad else ()
     if not leaks:
         recorder.kept.check()
         _settle(recorder, first, len(losses_B))
@@ -128,13 +129,15 @@ def _losses(run: Pass, parameters: dict[str, Tensor], recorder: Recorder, batch:
     return cast(Tensor, losses_B)
 
 
-def _backward(recorder: Recorder, losses_B: Tensor) -> tuple[str, ...]:
-    """Give every call its output's gradient; the names of parameters that leak."""
+def _backward(recorder: Recorder, losses_B: Tensor, own: Own) -> tuple[str, ...]:
+    """Give every call its output's gradient; the names of parameters that leak. None may go to the user's own."""
     tapped = [call for call in recorder.calls if call.place is not None]
     parameters = recorder.derived.parameters
-    places = [*(call.place for call in tapped), *parameters.values()]
+    places = [*(call.place for call in tapped), *parameters.values(), *own.trained.values()]
     found = torch.autograd.grad(losses_B.sum(), places, allow_unused=True)  # type: ignore[arg-type]
     for call, gradient in zip(tapped, found, strict=False):
         call.place, call.grad = None, gradient
-    used = (name for name, g in zip(parameters, found[len(tapped) :], strict=True) if g is not None)
+    rest = found[len(tapped) :]
+    own.refuse_gradients(rest[len(parameters) :])
+    used = (name for name, g in zip(parameters, rest, strict=False) if g is not None)
     return (*used, *recorder.derived.changed)
