@@ -179,25 +179,33 @@ def progress_bar(title: str, *, epsilon: float | None) -> Iterator[Callback]:
         TextColumn("{task.fields[facts]}"),
         TimeRemainingColumn(),
     )
-    allowed = "∞" if epsilon is None else f"{epsilon:g}"
-    bar, due = Bar(*columns, console=err), 0.0
-    task = bar.add_task(title, total=None, facts="")
-
-    def show(progress: Progress) -> None:
-        nonlocal due
-        last = progress.step == progress.steps
-        if not last and time.monotonic() < due:
-            return
-        spent = "∞" if epsilon is None else f"{progress.epsilon:.3f}"
-        facts = f"batch loss {progress.private.loss:.4f}  ‖v‖ {progress.direction_norm:.3g}  ε {spent} of {allowed}"
-        bar.update(task, completed=progress.step, total=progress.steps, facts=facts)
-        bar.start()
-        due = time.monotonic() + _EVERY
-
+    bar = Bar(*columns, console=err)
     try:
-        yield show
+        yield _Shown(bar, bar.add_task(title, total=None, facts=""), epsilon)
     finally:
         bar.stop()
+
+
+class _Shown:
+    """Shows where a training stands, every so often."""
+
+    def __init__(self, bar: Bar, task: Any, epsilon: float | None) -> None:
+        """Look as soon as there is something."""
+        self._bar, self._task, self._epsilon, self._next = bar, task, epsilon, 0.0
+
+    def due(self, step: int, steps: int) -> bool:
+        """Whether it is time, or the end."""
+        return step == steps or time.monotonic() >= self._next
+
+    def __call__(self, progress: Progress) -> None:
+        """Show it, if it is time."""
+        if not self.due(progress.step, progress.steps):
+            return
+        spent, allowed = ("∞", "∞") if self._epsilon is None else (f"{progress.epsilon:.3f}", f"{self._epsilon:g}")
+        facts = f"batch loss {progress.private.loss:.4f}  ‖v‖ {progress.direction_norm:.3g}  ε {spent} of {allowed}"
+        self._bar.update(self._task, completed=progress.step, total=progress.steps, facts=facts)
+        self._bar.start()
+        self._next = time.monotonic() + _EVERY
 
 
 @contextmanager

@@ -27,9 +27,13 @@ class _Tracker:
         """`private` also writes exact functions of private records: loss and shares of clipped examples."""
         self._every, self._private = every, private
 
+    def due(self, step: int, steps: int) -> bool:
+        """Whether it is time."""
+        return step % self._every == 0 or step == steps
+
     def __call__(self, progress: Progress) -> None:
         """Write, if it is time or something was measured."""
-        if progress.metrics or progress.step % self._every == 0 or progress.step == progress.steps:
+        if progress.metrics or self.due(progress.step, progress.steps):
             self._write(progress.step, _numbers(progress, private=self._private))
 
     def _write(self, step: int, numbers: dict[str, float]) -> None:

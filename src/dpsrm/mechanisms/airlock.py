@@ -23,6 +23,7 @@ from dpsrm.core.events import (
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.mechanisms.noise import gaussian_noise, on_grid
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
+from dpsrm.mechanisms.sum_log import SumLog
 from dpsrm.runs.book import Book
 
 _BLOCK = 64
@@ -39,8 +40,10 @@ class Airlock:
         noise: the secret noise stream.
         released: the releases of an interrupted run that its checkpoint knows of. What the ledger holds beyond them was
             charged, and perhaps released and lost; it is kept, to be used up by making the same releases again.
+        sum_log: knows what each release was made of, where a release may be made again.
 
-    Guarantee: a value leaves only after (1) the charge for it, with exactly the sampling and the noise used, was
+    Guarantee: a value leaves only after (0) it was found to be made of the same as before, if its number is one of
+    those made before, (1) the charge for it, with exactly the sampling and the noise used, was
     accepted by the budget and is on disk, and (2) fresh noise of `noise_multiplier` times the sum's sensitivity was
     added. A release that would overspend raises `BudgetExceeded` and releases nothing.
     """
@@ -53,6 +56,7 @@ class Airlock:
         epsilon_of: Callable[[Spending], float],
         noise: np.random.Generator,
         released: Spending | None = None,
+        sum_log: SumLog | None = None,
     ) -> None:
         """Start with nothing charged ahead, or where an interrupted run's checkpoint stands."""
         self.releases = 0 if released is None else released.releases
@@ -60,6 +64,7 @@ class Airlock:
         self._planned = planned
         self._epsilon_of = epsilon_of
         self._noise = noise
+        self._sum_log = sum_log
         self._unused_charges = _unused_charges(ledger.spending, released)
         self._spent = (Spending.of([], adjacency=ledger.spending.adjacency), 0.0)
         self._plan_fits: bool | None = None
@@ -103,6 +108,8 @@ class Airlock:
         """The index of the least score, told with noise for a zCDP price (ρ = ∞: exactly, charged as ε = ∞)."""
         _need_all(sampling)
         _need_rows(scores.rows, sampling)
+        if self._sum_log is not None:
+            self._sum_log.need_same_scores(scores, release=self.releases, said=repr((rho, selection)))
         if rho == math.inf:
             self._pay(UnprotectedRelease(what="a choice without noise"))
             self.releases += 1
@@ -131,6 +138,8 @@ class Airlock:
         if noise_multiplier != 0:
             rule = "noise needs a finite, positive sensitivity"
             need(0 < std < math.inf, rule, bound=total.bound, remedy="set a clip")
+        if self._sum_log is not None:
+            self._sum_log.need_same_sum(total, release=self.releases, std=std, batch=sampling.batch)
         self._pay(event)
         self.releases += 1
         if noise_multiplier == 0:

@@ -52,6 +52,7 @@ class RunFolder:
     private_report = _RunFile("private/report.html")  # utility, learning curves and advice, for the operator
     keys = _RunFile("private/keys.json")  # the stream key of a run that is not finished
     checkpoint = _RunFile("private/checkpoint.safetensors")  # where a run that is not finished stands
+    sums = _RunFile("private/sums.log")  # fingerprints of what the releases of a run that is not finished were made of
     lock = _RunFile("private/lock")  # held by the process that trains here
 
     @property
@@ -135,9 +136,10 @@ class RunFolder:
             raise InputError(f"a file of the run cannot be read: {error}; put it back, or train a new run") from error
 
     def destroy_key(self) -> None:
-        """Destroy the key and remove the checkpoint of a run that has ended."""
+        """Destroy the key and remove checkpoint and fingerprints of a run that has ended."""
         destroy_keys(self.keys)
         self.checkpoint.unlink(missing_ok=True)
+        self.sums.unlink(missing_ok=True)
 
     def write_json(self, path: Path, value: dict[str, Any]) -> None:
         """Write a JSON file for people and machines."""

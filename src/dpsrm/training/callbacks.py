@@ -33,10 +33,14 @@ class Evaluate:
         self._function = function
         self._every = every
 
+    def due(self, step: int, steps: int) -> bool:
+        """Whether it is time."""
+        return step % self._every == 0 or step == steps
+
     @torch.no_grad()
     def __call__(self, progress: Progress) -> None:
         """Measure, if it is time."""
-        if progress.step % self._every and progress.step != progress.steps:
+        if not self.due(progress.step, progress.steps):
             return
         training = progress.model.training
         progress.model.eval()
@@ -68,6 +72,10 @@ class EarlyStopping:
         self.best = math.inf
         self._metric, self._patience, self._sign = metric, patience, -1 if largest else 1
         self._waited = 0
+
+    def due(self, step: int, steps: int) -> bool:
+        """Never by itself: whatever measures is due."""
+        return False
 
     def __call__(self, progress: Progress) -> None:
         """Compare, if there is a new measurement."""

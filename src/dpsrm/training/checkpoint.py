@@ -38,7 +38,7 @@ from dpsrm.gradients.torch_state import generators_kept, seed_generators
 from dpsrm.runs.folder import versions
 from dpsrm.training.settings import Performance
 
-_VERSION = 3
+_VERSION = 4
 _TAG = 64
 """Hexadecimal digits of the tag at the end: nothing before it is parsed unless it fits."""
 _ROOM = 2**22

@@ -11,7 +11,6 @@ import torch
 
 from dpsrm.core.errors import ResumeError, need
 from dpsrm.gradients import Batch
-from dpsrm.training.asked import AskedLog
 from dpsrm.training.checkpoint import pack_checkpoint, unpack_checkpoint
 from dpsrm.training.loader import PrivateLoader
 from dpsrm.training.recorded import RecordedRun, Run
@@ -28,11 +27,10 @@ class PrivateTraining:
         done: whether all planned releases were made.
     """
 
-    def __init__(self, run: RecordedRun, asked: AskedLog, data_loader: PrivateLoader) -> None:
+    def __init__(self, run: RecordedRun, data_loader: PrivateLoader) -> None:
         """Go on where the run stands."""
         self.data_loader = data_loader
         self._run = run
-        self._asked = run.hold(asked)
         self._finished: Run | None = None
         self._abandoned = weakref.finalize(self, run.close)
         self._to_model()
@@ -78,9 +76,9 @@ class PrivateTraining:
         untouched = prepared.objective.layout.held_by(prepared.objective.module, prepared.walk.theta)
         untouched = not self._run.strategy.any(not untouched)
         need(untouched, "only step() may move the model's parameters", remedy="change them before make_private")
-        self._asked.note(drawn.draw.release, prepared.walk.ask(), drawn.batch)
         with step.running():
             progress = self._run.advance(drawn.draw, drawn.batch)
+        self._run.settle()
         self._to_model()
         return progress
 
@@ -91,7 +89,7 @@ class PrivateTraining:
         releases were made, charged and planned. What is finished stays so: the same run is returned again.
         """
         if self._finished is None:
-            self._finished = self._run.finish(asked=len(self._asked))
+            self._finished = self._run.finish()
         return self._finished
 
     def state_dict(self) -> dict[str, Any]:
@@ -107,7 +105,7 @@ class PrivateTraining:
         """Go back to `state`: what was released since is made again, the same, without a new charge.
 
         Edge cases: `ResumeError` for a state of another run. A step that would not be the same as before (another
-        learning rate) is refused when it comes.
+        loss or learning rate) is refused when it comes.
         """
         if set(state) != {_STATE}:
             raise ResumeError(f"not a state of a private run: {sorted(state)[:5]}")

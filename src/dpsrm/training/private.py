@@ -17,7 +17,6 @@ from dpsrm.core.isolation import Isolation
 from dpsrm.data import Units
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
 from dpsrm.methods import Method
-from dpsrm.training.asked import AskedLog
 from dpsrm.training.config import Settings
 from dpsrm.training.loader import PrivateLoader
 from dpsrm.training.network_rule import network_steps
@@ -163,9 +162,8 @@ def make_private(
     stepper, name = given_stepper(optimizer, model, total or 1)
     preparer = partial(prepare, model, given_losses(losses), records, stepper=stepper, unit=unit, lending=lending)
     run = _run(settings, preparer, model, out, resume=resume, overwrite=overwrite, optimizer=name)
-    asked = AskedLog(run.folder.private / "asked.jsonl", run.prepared.streams, run.strategy)
     loader = PrivateLoader(run, batches=each if steps is None else steps, like=data_loader)
-    return PrivateTraining(run, asked, loader)
+    return PrivateTraining(run, loader)
 
 
 def _run(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from safetensors.torch import save_model
 from torch import nn
@@ -22,6 +22,7 @@ from dpsrm.core.files import write_atomically
 from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import ENGINES, Engine, Objective, Way
 from dpsrm.gradients.torch_state import copied
+from dpsrm.mechanisms.sum_log import SumLog
 from dpsrm.report import publish_words
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.folder import RunFolder
@@ -33,7 +34,6 @@ from dpsrm.training.settings import OWN
 from dpsrm.training.sharded_file import pieces
 from dpsrm.training.step import Draw, Progress, Step
 
-T = TypeVar("T", bound=AbstractContextManager[Any])
 _log = logging.getLogger(__name__)
 
 
@@ -69,6 +69,7 @@ class RecordedRun:
         ledger: the folder's ledger, or the leader's word about it.
         facts: what goes into every checkpoint, to be compared when the run is resumed.
         held: locks and files to let go of at the end.
+        sum_log: what releases were made of.
         after: where an interrupted run stood.
     """
 
@@ -80,6 +81,7 @@ class RecordedRun:
         *,
         facts: dict[str, Any],
         held: ExitStack,
+        sum_log: SumLog,
         after: Checkpoint | None = None,
     ) -> None:
         """Stand at the beginning, or where `after` stands."""
@@ -87,6 +89,7 @@ class RecordedRun:
         self.folder = folder
         self._facts = facts
         self._ledger = ledger
+        self._sum_log = held.enter_context(sum_log)
         self.strategy = prepared.strategy
         self.step = self._step(None if after is None else after.released)
         self._held = held
@@ -103,6 +106,11 @@ class RecordedRun:
         _note(progress, self._journal)
         return replace(progress, theta=copied(progress.theta), direction=copied(progress.direction))
 
+    def settle(self) -> None:
+        """Have on disk what releases were made of, before anybody sees them: so nothing else gets their noise."""
+        with self.strategy.together():
+            self._sum_log.sync()
+
     def checkpoint(self) -> Checkpoint:
         """Where the run stands."""
         return Checkpoint(
@@ -117,6 +125,7 @@ class RecordedRun:
         """Keep where the run stands."""
         found = self.checkpoint()
         if self.strategy.leader:
+            self._sum_log.sync()
             write_checkpoint(self.folder.checkpoint, found, self.prepared.streams)
 
     def rewind(self, checkpoint: Checkpoint) -> None:
@@ -127,19 +136,17 @@ class RecordedRun:
     def _step(self, released: Spending | None) -> Step:
         """The step after the releases made, with the threads the run began with."""
         made_with = self._facts["threads"], self._facts["shares"]
-        return Step(self.prepared, self._ledger, released=released, made_with=made_with)
+        return Step(self.prepared, self._ledger, released=released, made_with=made_with, sum_log=self._sum_log)
 
-    def finish(self, *, asked: int = 0) -> Run:
+    def finish(self) -> Run:
         """Certify what the ledger on disk proves, close it over all that is published, then destroy the key.
 
         A run killed before the closing line makes its last releases, its model and its certificate again, the same to
         the byte; one killed after it is finished. A run that is stopped before its plan is fulfilled says so.
-
-        Args:
-            asked: releases that were asked for in one's own loop: more than were made since it went back, if it did.
         """
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
         result = self.step.result()
+        self.settle()
         with self.strategy.together():
             changed = p.objective.publish(result)
         if changed:
@@ -148,17 +155,17 @@ class RecordedRun:
                 ", ".join(changed),
             )
         with self.strategy.together():
-            guarantee, head = self._publish(asked) if self.strategy.leader else (plan.guarantee, "")
+            guarantee, head = self._publish() if self.strategy.leader else (plan.guarantee, "")
         head = self.strategy.tell(head.encode()).decode()
         self.close()
         return Run(module=p.objective.module, plan=plan, guarantee=guarantee, folder=folder, head=head)
 
-    def _publish(self, asked: int) -> tuple[Guarantee | None, str]:
+    def _publish(self) -> tuple[Guarantee | None, str]:
         """Write model and words, close the ledger over them, destroy the key; what is proved, and the ledger's head."""
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
         _save_model(p.objective, folder)
         closing = Closing(
-            released=max(self.step.airlock.releases, min(asked, self._ledger.spending.releases)),
+            released=min(len(self._sum_log), self._ledger.spending.releases),  # those before it went back included
             unit=p.settings.protected,
             isolation=Isolation.CHECKED if p.objective.way is Way.BATCH else Isolation.ALONE,
             engine=_name_of(self.step.engine),
@@ -169,11 +176,6 @@ class RecordedRun:
         self._ledger.close(closing)
         folder.destroy_key()
         return guarantee, self._ledger.position[1]
-
-    def hold(self, what: T) -> T:
-        """Let go of `what` too when the run is closed."""
-        self._held.enter_context(what)
-        return what
 
     def close(self) -> None:
         """Let go of the folder; an unfinished run can be resumed."""

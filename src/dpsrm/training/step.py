@@ -17,6 +17,7 @@ from dpsrm.data import Picked
 from dpsrm.gradients import Batch, engine
 from dpsrm.gradients.torch_state import full_precision, generators_kept, heap_kept
 from dpsrm.mechanisms import Airlock, zcdp_multiplier
+from dpsrm.mechanisms.sum_log import SumLog
 from dpsrm.methods import Ask, Choice, Walk
 from dpsrm.runs.book import Book
 from dpsrm.sampling import draw
@@ -118,6 +119,7 @@ class Step:
         released: the releases made before, when a run is resumed; walk and output stand where they left off.
         made_with: the torch threads to use, and the shares each batch is cut into; a resumed run uses as many as it
             began with, because sums depend on it.
+        sum_log: what releases were made of, if they may have to be made again.
 
     Guarantee: every release passes the airlock, over records drawn by the sampling that is charged, with the randomness
     of its own number. An adaptive method ends before the first release that the budget does not allow.
@@ -130,6 +132,7 @@ class Step:
         *,
         released: Spending | None = None,
         made_with: tuple[int, int] | None = None,
+        sum_log: SumLog | None = None,
     ) -> None:
         """Make the airlock and the engine."""
         p, performance = prepared, prepared.settings.performance
@@ -150,6 +153,7 @@ class Step:
             epsilon_of=p.plan.epsilon_of,
             noise=p.streams.noise,
             released=released,
+            sum_log=sum_log,
         )
         self.sums = summer(self.engine, p.objective, p.records, p.streams, steady=p.steady)
         self._mine = self.strategy.shares(self._shares)

@@ -21,6 +21,7 @@ from dpsrm.core.files import read_toml, write_toml
 from dpsrm.core.randomness import Streams
 from dpsrm.data.datasets import ON_DISK
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
+from dpsrm.mechanisms.sum_log import SumLog, begin_sums, read_sums
 from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.keys import keep_keys, read_keys
 from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
@@ -45,7 +46,8 @@ from dpsrm.training.step import Progress
 from dpsrm.training.targets import rows_of, tell_expectations
 
 Callback = Callable[[Progress], object]
-"""Called after every update."""
+"""Called after every update; or, if it has a method `due(step, steps) -> bool`, at least after those for which that is
+true. Before anybody looks the disk is waited for: what is seen must never get its noise again for another sum."""
 
 States = tuple[dict[str, Any], dict[str, Any]]
 Preparer = Callable[[Settings, Streams], Prepared]
@@ -75,7 +77,8 @@ def train(
         settings: the promise, the method, the schedule.
         out: the run folder, which must not exist (or be a run in which no process trains, with `overwrite`).
         callbacks: called with the `Progress` after every update, the module holding θ; `progress.stop()` ends the run.
-            What they are told under `private` must not be published.
+            What they are told under `private` must not be published. Each call waits for the disk once; callbacks that
+            all look only now and then say so (`Callback`), as those of this package do.
         about: further public facts for config.toml (which file, which preprocessing).
         unit: whose each record is, one id (a number or text) per record, if a person is to be protected with all their
             records and not one record: see docs/whose-privacy.md. `Privacy.rows_per_unit` of them count at a time.
@@ -132,16 +135,23 @@ def _to_the_end(run: RecordedRun, callbacks: Sequence[Callback]) -> Run:
     """The loop."""
     on_disk = isinstance(rows_of(run.prepared.records), ON_DISK)
     with run, run.step.running(), ReadAhead(run) if on_disk else nullcontext(lambda: (None, None)) as ahead:
-        stopped = False
+        stopped, watched = False, run.strategy.any(bool(callbacks))
         while not (run.step.done or stopped):
             progress = run.advance(*ahead())
-            if progress is not None and callbacks:
+            if progress is not None and watched and run.strategy.any(_due(callbacks, progress)):
+                run.settle()
                 run.prepared.objective.layout.write(progress.model, progress.theta)
                 for callback in callbacks:
                     callback(progress)
                 stopped = progress.stopped
             stopped = run.strategy.any(stopped)
         return run.finish()
+
+
+def _due(callbacks: Sequence[Callback], progress: Progress) -> bool:
+    """Whether a callback looks at this update; one that looks at some only has a method `due(step, steps)`."""
+    asked = (getattr(callback, "due", lambda *_: True) for callback in callbacks)
+    return any(due(progress.step, progress.steps) for due in asked)
 
 
 def begin(
@@ -178,7 +188,9 @@ def begin(
                 ledger, first = _opened(prepared, folder, facts, held, states=states, overwrite=overwrite, about=about)
         facts = unpack_checkpoint(ranks.tell(first), streams, "the leader's word").facts
         book = ranks.book(ledger, prepared.plan.header(private_randomness=streams.private))
-        return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all())
+        path = folder.sums if ranks.leader and settings.performance.resumable else None
+        sum_log = SumLog(streams, [], path=path, gathered=ranks.gathered)
+        return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all(), sum_log=sum_log)
 
 
 def _opened(
@@ -201,6 +213,7 @@ def _opened(
     first = _first(facts, prepared, states)
     if settings.performance.resumable:
         keep_keys(folder.keys, streams)
+        begin_sums(folder.sums)
         write_checkpoint(folder.checkpoint, first, streams)
     header = prepared.plan.header(private_randomness=streams.private)
     return held.enter_context(Ledger(folder.ledger, header)), pack_checkpoint(first, streams)
@@ -227,7 +240,9 @@ def reopen(path: Path, prepare: Preparer, *, parameters: int, lending: Lending |
         with ranks.together():
             ledger = held.enter_context(_ledger(folder, prepared, checkpoint)) if ranks.leader else None
         book = ranks.book(ledger, prepared.plan.header(private_randomness=streams.private))
-        return RecordedRun(prepared, folder, book, facts=checkpoint.facts, held=held.pop_all(), after=checkpoint)
+        sum_log = _sum_log(folder, ranks, streams, checkpoint)
+        facts = checkpoint.facts
+        return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all(), sum_log=sum_log, after=checkpoint)
 
 
 def _found(folder: RunFolder, held: ExitStack, parameters: int) -> tuple[Streams, bytes]:
@@ -323,6 +338,14 @@ def _need_same_run(checkpoint: Checkpoint, prepared: Prepared) -> None:
     need_same("machine", then["identity"]["machine"], identity["machine"], "resume where it ran, or train a new run")
     need_same("module and loss", then["identity"]["module"], identity["module"], "give those of that run")
     need_same("data", then["identity"]["records"], identity["records"], "give the data of that run")
+
+
+def _sum_log(folder: RunFolder, ranks: Strategy, streams: Streams, checkpoint: Checkpoint) -> SumLog:
+    """What the run's releases were made of, as far as anybody may have seen them; the leader tells the others."""
+    with ranks.together():
+        known = read_sums(folder.sums, released=checkpoint.released.releases) if ranks.leader else []
+    told = ranks.tell("\n".join(known).encode()).decode()
+    return SumLog(streams, told.split(), path=folder.sums if ranks.leader else None, gathered=ranks.gathered)
 
 
 def _ledger(folder: RunFolder, prepared: Prepared, checkpoint: Checkpoint) -> Ledger:

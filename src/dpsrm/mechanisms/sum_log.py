@@ -1,0 +1,153 @@
+"""What every release was made of, as fingerprints, so that its noise is never made again for another sum.
+
+A lost release is made again with the same noise (docs/decisions/resume.md). That is no new information if and only if
+the sum is the same, to the bit. Nobody else can know: a loss, its records or a learning rate may be others after a
+crash, or back at an earlier state. The same noise on another sum would reveal their difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor
+
+from dpsrm.core.errors import InputError, ResumeError, need
+from dpsrm.core.files import write_atomically
+from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import ClippedScores, ClippedSum
+from dpsrm.mechanisms.fingerprint import Fingerprints, joined
+
+_HEADER = "dpsrm sums 1"
+_LINE = re.compile("[0-9a-f]{32}")
+
+Gathered = Callable[[str], list[str]]
+"""From this process's digest to that of all processes."""
+
+
+def begin_sums(path: Path) -> None:
+    """Make the file, without a release; on disk before anything is charged, so it is never missing honestly."""
+    write_atomically(path, f"{_HEADER}\n".encode(), mode=0o600)
+
+
+def read_sums(path: Path, *, released: int) -> list[str]:
+    """The fingerprints of a run that was interrupted, which has made `released` releases at least.
+
+    Guarantee: `ResumeError` if the file is missing, malformed or shorter than that: what was released is then unknown.
+
+    Edge cases: a last line that was not written to its end is left out, its release was never made.
+    """
+    try:
+        header, *lines = path.read_text().split("\n")
+    except (OSError, ValueError) as error:
+        raise ResumeError(f"{path} cannot be read ({error}); {_LOST}") from error
+    if lines and not _LINE.fullmatch(lines[-1]):
+        lines.pop()
+    if header != _HEADER or not all(_LINE.fullmatch(line) for line in lines):
+        raise ResumeError(f"{path} was changed; {_LOST}")
+    if len(lines) < released:
+        raise ResumeError(f"{path} knows {len(lines)} of {released} releases that were made; {_LOST}")
+    return lines
+
+
+_LOST = "without what was released, noise could be used for another sum; restore it, or begin a new run"
+
+
+class SumLog:
+    """The fingerprints of a run's releases by their number: a file in `private/`, and the same in memory.
+
+    Args:
+        known: those of the releases that were made.
+        path: the file that holds them, if this process keeps it (the leader, of a run that can be resumed).
+        gathered: everybody's digest, if several processes release parts of one sum.
+
+    Guarantee: a fingerprint is written before its release is made, so a killed process has told nothing that its file
+    does not know; after `sync` it is on disk, so that a computer that fails has not either.
+    """
+
+    def __init__(
+        self, streams: Streams, known: list[str], *, path: Path | None = None, gathered: Gathered = lambda own: [own]
+    ) -> None:
+        """Go on after `known`."""
+        self._fingerprints, self._known, self._gathered = Fingerprints(streams), known, gathered
+        self._file, self._synced = None if path is None else _opened(path, known), len(known)
+        self._broken = False
+
+    def __len__(self) -> int:
+        """How many releases were made, those included that are to be made again."""
+        return len(self._known)
+
+    def need_same_sum(self, total: ClippedSum[Tensor], *, release: int, std: float, batch: int) -> None:
+        """Keep what release number `release` is made of; `ResumeError` if it was made before, of something else."""
+        own = self._fingerprints.of_sum(total, release=release, std=std, batch=batch)
+        parts = [bytes.fromhex(part) for part in self._gathered(own.hex())]
+        self._need_same(release, joined(parts).hex())
+
+    def need_same_scores(self, scores: ClippedScores, *, release: int, said: str) -> None:
+        """The same for a choice, which every process makes and the first one tells."""
+        own = self._fingerprints.of_scores(scores, release=release, said=said)
+        self._need_same(release, self._gathered(own.hex())[0])
+
+    def _need_same(self, release: int, digest: str) -> None:
+        """Keep one fingerprint, or compare it."""
+        if release > len(self._known):
+            raise ResumeError(f"{len(self._known)} of {release} releases before this one are known; {_LOST}")
+        if release == len(self._known):
+            self._write(f"{digest}\n".encode())
+            self._known.append(digest)
+        elif self._known[release] != digest:
+            raise ResumeError(
+                f"release {release} was made before, from another sum (another loss or model, other records, another "
+                "learning rate or schedule, or a computer that rounds differently); its noise is not used again for "
+                "this one; nothing was released; restore what it was; or finish() here, in one's own loop; or begin a "
+                "new run"
+            )
+
+    def sync(self) -> None:
+        """Wait until every fingerprint is on disk: to be called before anybody sees what was released."""
+        if self._file is not None and self._synced < len(self._known):
+            with self._unbroken():
+                os.fsync(self._file)
+            self._synced = len(self._known)
+
+    def _write(self, line: bytes) -> None:
+        """Hand one line to the system."""
+        if self._file is not None:
+            with self._unbroken():
+                need(os.write(self._file, line) == len(line), "a disk must not be full")
+
+    @contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """Refuse to go on after a write that failed: what is in the file then is no longer known."""
+        need(not self._broken, "an earlier write to private/sums.log failed", remedy="resume the run")
+        self._broken = True
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"cannot write private/sums.log: {error}; free some space, then resume") from error
+        self._broken = False
+
+    def __enter__(self) -> SumLog:
+        """Keep the file open for a while."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the file, everything in it on disk."""
+        if self._file is not None:
+            try:
+                if not self._broken:
+                    self.sync()
+            finally:
+                os.close(self._file)
+                self._file = None
+
+
+def _opened(path: Path, known: list[str]) -> int:
+    """The file to go on with; what follows its last whole line is removed, and nothing else is ever."""
+    text = "".join(f"{line}\n" for line in (_HEADER, *known)).encode()
+    if path.read_bytes() != text:
+        write_atomically(path, text, mode=0o600)
+    return os.open(path, os.O_WRONLY | os.O_APPEND)
