@@ -38,7 +38,7 @@ class Fingerprints:
         Parts are put together by `joined`. A part without coordinates is zero.
         """
         part = total.coordinates(total.secret.numel())
-        numbers: npt.NDArray[np.float64] = total.secret.detach().cpu().contiguous().numpy()
+        numbers: npt.NDArray[np.float64] = np.ascontiguousarray(total.secret.numpy(force=True))
         said = struct.pack("<qdd", release, std, batch)
         if part.of <= LARGE:
             return self._of(said, numbers) if part.size else bytes(SIZE)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.mechanisms.fingerprint import Fingerprints, joined
 
+T = TypeVar("T")
 _HEADER = "dpsrm sums 1"
 _LINE = re.compile("[0-9a-f]{32}")
 
@@ -83,8 +84,9 @@ class SumLog:
     def need_same_sum(self, total: ClippedSum[Tensor], *, release: int, std: float, batch: int) -> None:
         """Keep what release number `release` is made of; `ResumeError` if it was made before, of something else."""
         own = self._fingerprints.of_sum(total, release=release, std=std, batch=batch)
-        parts = [bytes.fromhex(part) for part in self._gathered(own.hex())]
-        self._need_same(release, joined(parts).hex())
+        parts = self._gathered(own.hex())
+        whole = parts[0] if len(parts) == 1 else joined([bytes.fromhex(part) for part in parts]).hex()
+        self._need_same(release, whole)
 
     def need_same_scores(self, scores: ClippedScores, *, release: int, said: str) -> None:
         """The same for a choice, which every process makes and the first one tells."""
@@ -109,26 +111,26 @@ class SumLog:
     def sync(self) -> None:
         """Wait until every fingerprint is on disk: to be called before anybody sees what was released."""
         if self._file is not None and self._synced < len(self._known):
-            with self._unbroken():
-                os.fsync(self._file)
+            self._done(lambda file: os.fsync(file))
             self._synced = len(self._known)
 
     def _write(self, line: bytes) -> None:
         """Hand one line to the system."""
-        if self._file is not None:
-            with self._unbroken():
-                need(os.write(self._file, line) == len(line), "a disk must not be full")
+        if self._file is not None and self._done(lambda file: os.write(file, line)) != len(line):
+            self._broken = True
+            raise InputError("cannot write private/sums.log: the disk is full; free some space, then resume")
 
-    @contextmanager
-    def _unbroken(self) -> Iterator[None]:
-        """Refuse to go on after a write that failed: what is in the file then is no longer known."""
+    def _done(self, what: Callable[[int], T]) -> T:
+        """Do something with the file; never again after a failure: what is in it then is no longer known."""
+        assert self._file is not None
         need(not self._broken, "an earlier write to private/sums.log failed", remedy="resume the run")
         self._broken = True
         try:
-            yield
+            found = what(self._file)
         except OSError as error:
             raise InputError(f"cannot write private/sums.log: {error}; free some space, then resume") from error
         self._broken = False
+        return found
 
     def __enter__(self) -> SumLog:
         """Keep the file open for a while."""
