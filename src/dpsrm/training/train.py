@@ -43,6 +43,7 @@ from dpsrm.training.prepare import Prepared, prepare
 from dpsrm.training.ranks import lend, strategy
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.step import Progress
+from dpsrm.training.strategy import Strategy
 from dpsrm.training.targets import rows_of, tell_expectations
 
 Callback = Callable[[Progress], object]
