@@ -56,6 +56,11 @@ def test_a_third_label_for_a_module_of_two_classes_is_named(tmp_path):
         go(tmp_path, (X, y), module=nn.Linear(5, 1), loss=loss_for(2))
 
 
+def test_a_model_of_another_type_of_numbers_is_told_what_to_do(tmp_path):
+    with pytest.raises(InputError, match=r"must take the records .*model\.float\(\), or float64 records"):
+        go(tmp_path, records(), module=nn.Sequential(nn.Linear(5, 3)).double())
+
+
 def test_a_loss_that_cannot_take_the_records_is_named_before_anything_is_charged(tmp_path):
     X, y = records()
     with pytest.raises(InputError, match="must take the records"):

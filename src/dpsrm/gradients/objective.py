@@ -195,7 +195,7 @@ class Objective:
                 raise IsolationError(_INSIDE) from error
             shapes = ", ".join(f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in leaves(batch))
             loss = "losses(model, batch)" if isinstance(self.loss, ModelLosses) else "loss"
-            raise InputError(f"the module and {loss} must take the records ({shapes}): {words}") from error
+            raise InputError(f"the module and {loss} must take the records ({shapes}): {words}{_hint(words)}") from error
 
     @torch.enable_grad()
     def _runs(self, vector_P: Tensor, batch: Batch) -> bool:
@@ -254,6 +254,7 @@ class Objective:
 
 _HINTS = {
     "setup_context": "switch activation checkpointing off, or give your autograd.Function a setup_context",
+    "same dtype": "give model and records one type of numbers: model.float(), or float64 records",
     "dynamic shape": "run all experts on every example, with a gate of zero for those that are not chosen",
     "control flow": "torch.where instead of a branch; a mask instead of packed sequences",
 }
