@@ -195,7 +195,8 @@ class Objective:
                 raise IsolationError(_INSIDE) from error
             shapes = ", ".join(f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in leaves(batch))
             loss = "losses(model, batch)" if isinstance(self.loss, ModelLosses) else "loss"
-            raise InputError(f"the module and {loss} must take the records ({shapes}): {words}{_hint(words)}") from error
+            words += _hint(words)
+            raise InputError(f"the module and {loss} must take the records ({shapes}): {words}") from error
 
     @torch.enable_grad()
     def _runs(self, vector_P: Tensor, batch: Batch) -> bool:

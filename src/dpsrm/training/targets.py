@@ -100,7 +100,8 @@ def _outputs(objective: Objective, records: Records | SparseRecords | MappedReco
     """How many numbers the module gives for a record."""
     if isinstance(objective.module, nn.Linear):
         return objective.module.out_features
-    batch, theta_P = on_device(records.take(np.array([0])), next(objective.module.parameters()).device), objective.theta()
+    theta_P = objective.theta()
+    batch = on_device(records.take(np.array([0])), theta_P.device)
     with torch.no_grad(), generators_kept(), objective.explained(theta_P, batch):
         outputs = objective.ready(copy=True).outputs(objective.layout.split(theta_P), batch[0])
     return int(outputs.shape[-1])
