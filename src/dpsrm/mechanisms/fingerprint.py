@@ -55,7 +55,7 @@ class Fingerprints:
     def _of(self, said: bytes, content: bytes | memoryview) -> bytes:
         """The keyed digest of both."""
         digest = hashlib.blake2b(said, key=self._key, digest_size=SIZE)
-        digest.update(content if isinstance(content, bytes) else content.data)
+        digest.update(content)
         return digest.digest()
 
     @cached_property
