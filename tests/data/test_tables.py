@@ -1,9 +1,10 @@
 """CSV and Parquet: cells as they stand, errors with their place."""
 
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.data.encoding import HashEncoder
-from dpsrm.data.frames import read_parquet
+from dpsrm.data.frames import read_parquet, table_of_frame
 from dpsrm.data.load import load, load_like
 from dpsrm.data.tables import Table, read_csv, split_target
 from dpsrm.data.unlabelled import encode_unlabelled
@@ -108,6 +109,61 @@ def test_bad_parquet_is_named(tmp_path):
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["v", "v"]), path)
     with pytest.raises(InputError, match="differ"):
         read_parquet(path)
+
+
+JAPAN = timezone(timedelta(hours=9))
+DAYS = [datetime(2020, 1, k, 1, tzinfo=UTC) for k in range(1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("others", "one"),
+    [
+        (DAYS, datetime(2020, 1, 1, 1, tzinfo=JAPAN)),
+        (DAYS, datetime(2020, 1, 1, 1)),
+        ([day.replace(tzinfo=None) for day in DAYS], DAYS[0]),
+        ([day.replace(tzinfo=None) for day in DAYS], pd.Timestamp("2020-01-01T00:00:00.000000001")),
+        ([day.date() for day in DAYS], datetime(2020, 1, 1, 3)),
+        ([time(1), time(2)], "noon"),
+        ([1, 2, 2**53 + 1], 0.5),
+        ([True, False], "perhaps"),
+    ],
+)
+@pytest.mark.parametrize("kind", [object, "category"])
+def test_no_object_of_a_frame_changes_another(others, one, kind):
+    """One type for the whole column would be one time zone for all: that of the first record."""
+
+    def features(cells):
+        table = table_of_frame(pd.DataFrame({"seen": pd.Series(cells, dtype=object).astype(kind)}))
+        return HashEncoder(table.columns).encode(table)
+
+    alone = features(others)
+    np.testing.assert_array_equal(features([one, *others])[1:], alone)
+    np.testing.assert_array_equal(features([*others, one])[:-1], alone)
+
+
+def test_frames_and_parquet_have_the_same_cells(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "i": [1, 2],
+            "s": ["x", None],
+            "c": pd.Categorical(["x", None]),
+            "o": pd.Series([Decimal("1.5"), pd.NA], dtype=object),
+            "t": pd.Series([datetime(2020, 1, 2, 3), pd.NaT], dtype=object),
+            "d": pd.to_datetime(["2020-01-02", None]).tz_localize("Asia/Tokyo"),
+            "n": pd.Series([np.int64(3), np.datetime64("2020-01-02", "ns")], dtype=object),
+        }
+    )
+    frame.drop(columns="n").to_parquet(tmp_path / "t.parquet")
+    table, read = table_of_frame(frame), read_parquet(tmp_path / "t.parquet")
+    encoder = HashEncoder(read.columns)
+    np.testing.assert_array_equal(encoder.encode(table.split("n")[0]), encoder.encode(read))
+    assert table.cells[-1] == (3.0, "2020-01-02T00:00:00")
+
+
+@pytest.mark.parametrize("bad", [b"x", [1], np.timedelta64(1, "ns"), timedelta(1), 1j, object()])
+def test_objects_that_are_no_cells_are_refused(bad):
+    with pytest.raises(InputError, match="column 'v'"):
+        table_of_frame(pd.DataFrame({"v": pd.Series([1.0, bad], dtype=object)}))
 
 
 def test_target_column():

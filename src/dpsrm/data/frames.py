@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,20 +40,48 @@ def read_parquet(path: Path | str) -> Table:
 
 
 def table_of_frame(frame: pd.DataFrame) -> Table:
-    """The cells of a pandas DataFrame, as those of the Parquet file it would be written to; the index is left out.
+    """The cells of a pandas DataFrame; the index is left out.
 
-    Edge cases: columns that Parquet could not hold (of mixed types, for instance) raise `InputError`.
+    Columns of numbers, booleans and dates have a type, which is public as a Parquet file's; their cells are those of
+    that file. Columns of objects and categories have none, so each of their cells is read by itself.
+
+    Guarantee: a cell is a function of what the record has there and the column's type; no other record is looked at.
+
+    Edge cases: cells that are no number, text or date (bytes, lists, durations) raise `InputError`.
     """
     need_extra("pyarrow", extra="cli")
+    columns = need_names([str(name) for name in frame.columns])
+    need(len(frame) > 0, "a table must have records", columns=columns)
+    return Table(columns, tuple(_series_cells(name, frame.iloc[:, j]) for j, name in enumerate(columns)))
+
+
+def _series_cells(name: str, series: pd.Series[Any]) -> tuple[Cell, ...]:
+    """One column of a DataFrame as cells.
+
+    pyarrow would find one type for all objects of a column: the time zone of the first was everybody's.
+    """
     import pyarrow as pa
 
-    columns = need_names([str(name) for name in frame.columns])
     try:
-        table = pa.Table.from_pandas(frame.set_axis(list(columns), axis=1), preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InputError(f"a DataFrame's columns must hold one type each; got {str(error)[:200]}") from error
-    need(len(frame) > 0, "a table must have records", columns=columns)
-    return Table(columns, tuple(cells_of(name, table.column(name)) for name in columns))
+        if series.dtype.kind != "O":
+            return cells_of(name, pa.chunked_array([pa.Array.from_pandas(series)]))
+        return tuple(_object_cell(value) for value in series.tolist())
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"a DataFrame must hold numbers, texts and dates; column {name!r}: {str(error)[:200]}"
+        ) from error
+
+
+def _object_cell(value: Any) -> Cell:
+    """One object of a DataFrame as a cell; pandas' words for missing are None."""
+    import pandas as pd
+
+    if value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, np.datetime64):
+        return _object_cell(pd.Timestamp(value))
+    plain = isinstance(value, np.number | np.bool_) and not isinstance(value, np.timedelta64)  # whose item is an int
+    return _cell(value.item() if plain else value)
 
 
 def array_names(columns: int) -> tuple[str, ...]:
@@ -105,7 +133,7 @@ def cells_of(name: str, column: pa.ChunkedArray) -> tuple[Cell, ...]:
 
 
 def _cell(value: object) -> Cell:
-    """One Parquet value as a cell."""
+    """One value of a Parquet or pandas column as a cell."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int) and abs(value) > 2**53:
@@ -114,4 +142,4 @@ def _cell(value: object) -> Cell:
         return float(value)
     if isinstance(value, (date, datetime, time)):
         return value.isoformat()
-    raise InputError(f"a Parquet value must be a number, text or date; got {type(value).__name__}; convert it to text")
+    raise InputError(f"a value must be a number, text or date; got {type(value).__name__}; convert it to text")
