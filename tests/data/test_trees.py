@@ -66,6 +66,32 @@ def test_a_collate_function_sees_each_record_alone():
         assert torch.equal(batches[0].groups[0][name], batches[1].groups[0][name])
 
 
+PIXELS = torch.tensor([3, 7], dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("others", "one"),
+    [
+        ((PIXELS, 0), (PIXELS / 255, 0)),
+        ((PIXELS, 0), (PIXELS, 0.5)),
+        ((PIXELS, 1), (PIXELS, True)),
+        ((PIXELS, 1), (PIXELS, np.float64(1))),
+        ((PIXELS.numpy(), 1), (PIXELS.numpy() / 255, 1)),
+        ((PIXELS.numpy(), 1), (PIXELS.int(), 1)),
+        ((PIXELS, 1), [PIXELS, 1]),
+        ({"x": PIXELS, "mask": PIXELS}, {"x": PIXELS}),
+        ({"x": PIXELS, "y": PIXELS}, {"y": PIXELS, "x": PIXELS}),
+        ({"x": [1, (2, 3)]}, {"x": [1, (2, 3.0)]}),
+    ],
+)
+def test_no_record_changes_the_type_of_another(others, one):
+    """torch's collate finds a type for the whole batch: one record of floats made floats of everybody's pixels."""
+    for records in ([one, others, others], [others, others, one]):
+        with pytest.raises(InputError, match=r"must be alike.*same types; convert them"):
+            DatasetRecords(records).take(np.arange(3))
+    DatasetRecords([others, others]).take(np.arange(2))
+
+
 def test_records_of_one_shape_are_one_batch():
     batch = DatasetRecords(Sentences([4, 4, 4]), padded).take(np.array([1, 2]))
     assert batch["ids"].shape == (2, 4)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
@@ -73,7 +74,7 @@ class DatasetRecords:
         """The batch that `records`, read at `positions`, make; for no position, one record was read for its shape.
 
         Guarantee: a collate function of the user's sees each record alone, so that what one record becomes (how far it
-        is padded) does not depend on another. torch's own stacks records as they are.
+        is padded) does not depend on another. torch's own stacks records as they are, or refuses them.
         """
         alike = [records] if self.collate is None else [[record] for record in records]
         batches = [self._checked(some) for some in alike]
@@ -118,8 +119,32 @@ def merged(batches: list[Any]) -> Any:
 
 
 def _collated(records: list[Any]) -> Any:
-    """A batch by torch's rules; pairs are inputs and targets, other trees keep their form."""
+    """A batch by torch's rules; pairs are inputs and targets, other trees keep their form.
+
+    Guarantee: records are of one kind, or refused; else torch would find a type for all of them together, and one
+    record of floats would make floats of everybody's pixels.
+    """
+    need(
+        _alike(records),
+        "records must be alike, to collate them: of one structure, with numbers of the same types",
+        remedy="convert them in the dataset's __getitem__, for instance by torch.as_tensor(x, dtype=torch.float32)",
+    )
     batch = default_collate(records)
     if isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
         return as_inputs(batch[0]), as_targets(batch[1])
     return mapped(lambda part: as_inputs(part) if isinstance(part, Tensor) else part, batch)
+
+
+def _alike(parts: Sequence[Any]) -> bool:
+    """Whether parts are of one kind in all that torch's collate decides by: structure, names, and numbers' types."""
+    first = parts[0]
+    if len(set(map(type, parts))) > 1:
+        return False
+    if isinstance(first, (Tensor, np.ndarray)):
+        return len({part.dtype for part in parts}) == 1
+    if isinstance(first, Mapping):
+        same = len({tuple(part) for part in parts}) == 1
+        return same and all(_alike([part[name] for part in parts]) for name in first)
+    if isinstance(first, Sequence) and not isinstance(first, (str, bytes)):
+        return len(set(map(len, parts))) == 1 and all(map(_alike, zip(*parts, strict=True)))
+    return True
