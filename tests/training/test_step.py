@@ -8,8 +8,8 @@ from conftest import make_problem
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency
 from dpsrm.core.randomness import Streams
-from dpsrm.data import DatasetRecords, Records
-from dpsrm.gradients import LinearEngine, Objective, binary_loss
+from dpsrm.data import DatasetRecords, ImageFolder, Records
+from dpsrm.gradients import LinearEngine, Objective, binary_loss, multiclass_loss
 from dpsrm.methods import Agd, Srm
 from dpsrm.runs.book import MemoryBook
 from dpsrm.training import Performance, Privacy, Settings, Step, Training, resume, summing, train
@@ -89,6 +89,22 @@ def test_the_engine_knows_whether_neighbours_leave_the_others_in_their_places(ad
     for collate in (None, default_collate):
         step = a_step(adjacency, lambda *records, c=collate: DatasetRecords(TensorDataset(*records), c))
         assert step.engine.steady == (adjacency is Adjacency.REPLACE_ONE and collate is None)
+
+
+def test_a_replaced_image_moves_others_and_the_run_knows_it(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("a/0.png", "a/1.png", "b/2.png", "b/3.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        image.new("L", (2, 2), int(name[2])).save(tmp_path / name)
+    before = ImageFolder(tmp_path, size=(2, 2), channels=1)
+    (tmp_path / "a" / "0.png").rename(tmp_path / "b" / "4.png")
+    after = ImageFolder(tmp_path, size=(2, 2), channels=1)
+    assert before.files[1] == after.files[0]
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    settings = Settings(privacy=Privacy(epsilon=9.0, delta=1e-2), training=Training(batch=2, steps=2), seed=3)
+    prepared = prepare(model, multiclass_loss, after, settings, Streams.seeded(3))
+    assert prepared.plan.spending.adjacency is Adjacency.REPLACE_ONE
+    assert not prepared.steady
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))

@@ -12,7 +12,7 @@ from dpsrm.core.errors import ResumeError, need
 from dpsrm.core.events import Adjacency, event_to_json
 from dpsrm.core.isolation import Isolation
 from dpsrm.core.randomness import Streams
-from dpsrm.data import DatasetRecords, Picked, RecordSource, UnitRecords, as_records
+from dpsrm.data import DatasetRecords, ImageFolder, Picked, RecordSource, UnitRecords, as_records
 from dpsrm.gradients import Layout, ModelLosses, Objective, PerExampleLoss, Way, as_losses
 from dpsrm.gradients.shards import Shards
 from dpsrm.methods import (
@@ -57,11 +57,13 @@ class Prepared:
         """Whether a neighbouring dataset leaves all other examples of a batch in their places, and rounding with them.
 
         Adding or removing a record does not; nor does replacing one by a record of another shape, which a collate
-        function of the user's may make. A unit with other rows, more or fewer, takes the same space.
+        function of the user's may make, or replacing an image by one of another class or name, since a folder is
+        ordered by these. A unit with other rows, more or fewer, takes the same space.
         """
         records = rows_of(self.records)
         shaped = not isinstance(records, DatasetRecords) or records.collate is None
-        return shaped and self.plan.spending.adjacency is Adjacency.REPLACE_ONE
+        placed = not isinstance(records, ImageFolder)
+        return shaped and placed and self.plan.spending.adjacency is Adjacency.REPLACE_ONE
 
     @property
     def threads(self) -> int:
