@@ -105,6 +105,18 @@ def test_bad_data_is_named(data, words):
     assert all(word in str(caught.value) for word in words), caught.value
 
 
+@pytest.mark.parametrize(
+    ("others", "one"), [(1, 0.5), (1, True), (1, 2**63), (np.uint8(1), 1), (torch.tensor(1), torch.tensor(0.5))]
+)
+def test_no_number_of_a_list_changes_the_type_of_another(others, one):
+    for numbers in ([others, others, one], [one, others, others]):
+        rows = [[number, number] for number in numbers]
+        for data in ((rows, [0, 1, 0]), (np.ones((3, 2)), numbers), {"a": rows}):
+            with pytest.raises(InputError, match=r"of one type; give an array of a declared type"):
+                as_records(data)
+    as_records(([[others, others]], [others]))
+
+
 def test_a_dataset_is_checked_when_drawn():
     class Broken(Pairs):
         def __getitem__(self, i):

@@ -33,6 +33,12 @@ def test_rows_are_grouped_by_who_they_are_in_the_order_of_first_appearance(ids):
     assert Units.of(units) is units
 
 
+@pytest.mark.parametrize("other", [0.5, 1.0, "x", True])
+def test_no_id_of_a_list_merges_others(other):
+    """As floats, which one float in a NumPy array makes of all, long numbers of two people are one."""
+    assert len(Units.of([2**53, 2**53 + 1, other])) == 3
+
+
 @pytest.mark.parametrize("bad", [None, float("nan"), "", "  ", "NA", np.nan])
 def test_a_missing_id_is_an_error(bad):
     for ids in (["a", bad], np.array(["a", bad], dtype=object)):

@@ -37,7 +37,8 @@ def split_ids(source: Source, unit: str, *, path: Path, schema: Schema | None) -
 
 def distinct_ids(ids: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
     """The different ids as texts, as they first appear, and which of them each row has."""
-    values = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+    kind = object if isinstance(ids, (list, tuple)) else None  # one type for a list would merge long numbers as floats
+    values = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids, dtype=kind)
     need(values.ndim == 1, "ids must be one-dimensional, one for each record", shape=values.shape)
     need(values.dtype.kind in "iufUOb", "ids must be numbers or texts", dtype=str(values.dtype))
     if values.dtype.kind in "iufbU":

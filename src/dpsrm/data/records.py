@@ -22,14 +22,34 @@ Indices = npt.NDArray[np.integer[Any]]
 
 
 def as_tensor(values: object, name: str) -> Tensor:
-    """A tensor of an array's values, or an error that names the array."""
+    """A tensor of an array's values, or an error that names the array.
+
+    Edge cases: a list has no type but its numbers', which must be one for all: NumPy would make floats of everybody's
+    whole numbers for one record's 0.5.
+    """
     if isinstance(values, Tensor):
         return values.detach()
     try:
-        return torch.from_numpy(np.require(cast(Any, values), requirements=["C", "W"]))
+        array = np.require(cast(Any, values), requirements=["C", "W"])
+        if isinstance(values, (list, tuple)):
+            need(
+                _types(values) <= {array.dtype},
+                f"a list of {name} must hold numbers of one type",
+                remedy=f"give an array of a declared type: np.array({name}, dtype=np.float32)",
+            )
+        return torch.from_numpy(array)
     except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         kind = getattr(values, "dtype", type(values).__name__)
         raise InputError(f"{name} must be an array of numbers; got {kind}; encode text first") from error
+
+
+def _types(values: Any) -> set[np.dtype[Any]]:
+    """The types of the numbers in nested lists, each by itself."""
+    if isinstance(values, (list, tuple)):
+        return set[np.dtype[Any]]().union(*map(_types, values))
+    return {np.asarray(values).dtype}
 
 
 def as_inputs(values: object) -> Tensor:
