@@ -1,5 +1,6 @@
 """The four estimators: the promise, what is read from records, pandas and CSR, scikit-learn's tools, and the run."""
 
+import html
 import json
 import logging
 
@@ -21,6 +22,7 @@ from dpsrm.core.files import read_toml
 from dpsrm.data.columns import Number
 from dpsrm.data.encoding import HashEncoder
 from dpsrm.data.schema_encoding import SchemaEncoder
+from dpsrm.runs import verify
 from dpsrm.sklearn import (
     PrivacyLeakWarning,
     PrivateLinearRegression,
@@ -84,6 +86,41 @@ def test_what_is_read_from_records_is_said(estimator, y, word):
     facts = read_toml(estimator.run_.folder.config)["preprocessing"]
     said = [value for name, value in facts.items() if name in ("classes_from", "target_range_from", "public")]
     assert ("random_state" in str(estimator)) or any("read from the records" in text for text in said), said
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "words", "instead"),
+    [
+        (PrivateLogisticRegression(**QUICK), LABELS, "the list of classes", "classes=[…]"),
+        (PrivateLinearRegression(**QUICK), NUMBERS, "the range of targets", "target_range=(low, high)"),
+        (PrivateLogisticRegression(**QUICK, classes=["ill", "well"], bounds="data"), LABELS, "bounds", "bounds=("),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::dpsrm.sklearn.PrivacyLeakWarning")
+def test_every_public_page_says_what_was_read_from_records(estimator, y, words, instead):
+    """The certificate said (ε, δ)-DP of everything in the folder, with the exact range of the targets in it."""
+    folder = estimator.fit(X, y).run_.folder
+    assert verify(folder.path).ok
+    promise, exception = folder.certificate.read_text().split("\n\n")[1:3]
+    assert promise.startswith("The model, and everything else in this folder outside `private/`, but for the ")
+    for text in (
+        exception,
+        folder.statement.read_text(),
+        folder.card.read_text(),
+        html.unescape(folder.report.read_text()),
+    ):
+        assert words in promise
+        assert words in text
+        assert "Not protected, because read from the records" in text
+        assert instead in text
+
+
+def test_pages_without_an_exception_speak_of_none():
+    model = PrivateLogisticRegression(**QUICK, classes=["ill", "well"]).fit(X, LABELS)
+    folder = model.run_.folder
+    for path in (folder.certificate, folder.statement, folder.card, folder.report):
+        assert "read from the records" not in path.read_text()
+    assert b'"read"' not in folder.ledger.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What a certificate may claim of a run that was stopped before its plan was fulfilled."""
 
+from dataclasses import replace
+
 import pytest
 
 from dpsrm.core.errors import LedgerError
@@ -44,3 +46,13 @@ def test_the_plan_is_read_back_from_the_closing_line():
         Closing.from_json({**planned.to_json(), "planned": [[{"kind": "gaussian"}, 3]]})
     with pytest.raises(LedgerError, match="malformed"):
         Closing.from_json({**planned.to_json(), "planned": [["x", -3]]})
+
+
+def test_what_was_read_from_records_is_read_back_from_the_closing_line():
+    """A closing line of before, without the word, is one that read nothing."""
+    told = replace(closing(), read=("classes", "bounds"))
+    assert Closing.from_json(told.to_json()) == told
+    assert "read" not in closing().to_json()
+    for wrong in (["the model"], 3, [["classes"]]):
+        with pytest.raises(LedgerError, match="malformed"):
+            Closing.from_json({**told.to_json(), "read": wrong})

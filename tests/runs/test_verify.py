@@ -16,7 +16,7 @@ from dpsrm.core.isolation import Isolation
 from dpsrm.data import Records
 from dpsrm.runs import verify
 from dpsrm.runs.certificate import prove, render
-from dpsrm.runs.ledger import Ledger, read_ledger
+from dpsrm.runs.ledger import READ, Ledger, read_ledger
 from dpsrm.training import Privacy, Settings, Training, train
 
 SAID = ("report.html", "statement.json", "model_card.md", "certificate.md")
@@ -126,6 +126,37 @@ def test_a_folder_rewritten_as_a_whole_is_noticed_by_its_head_alone(run, honest_
     recomputed(run, unit="one person")
     assert verify(run).ok
     assert any("expected head" in problem for problem in verify(run, expect=honest_run.head).problems)
+
+
+@pytest.fixture
+def undeclared(tmp_path):
+    """A run whose classes were read from the records."""
+    objective, records = make_problem("logistic")
+    settings = Settings(privacy=Privacy(epsilon=1.0, delta=1e-5), training=Training(batch=20, steps=2))
+    about = {"preprocessing": {"classes": ["a", "b"], "classes_from": READ}}
+    train(objective.module, objective.loss, Records(*records(100)), settings, out=tmp_path / "read", about=about)
+    return tmp_path / "read"
+
+
+def test_a_certificate_that_hides_what_was_read_from_records_is_named(undeclared):
+    result = verify(undeclared)
+    assert result.ok
+    assert result.facts.closing.read == ("classes",)
+    assert "but for the list of classes, read from the records" in (undeclared / "certificate.md").read_text()
+    told = CliRunner().invoke(app, ["verify", str(undeclared)]).output
+    assert "read from the records" in told
+    recomputed(undeclared, read=())
+    assert "read from the records" not in (undeclared / "certificate.md").read_text()
+    assert verify(undeclared).problems == (
+        "classes: read from the records, says config.toml, but the certificate does not",
+    )
+
+
+def test_the_exception_cut_out_of_the_certificate_is_named(undeclared):
+    text = (undeclared / "certificate.md").read_text().split("\n\n")
+    assert text[2].startswith("**An exception.** ")
+    (undeclared / "certificate.md").write_text("\n\n".join(text[:2] + text[3:]))
+    assert any("certificate.md" in problem for problem in verify(undeclared).problems)
 
 
 def test_a_certificate_that_says_more_than_the_ledger_is_named_though_its_digest_is_right(run):

@@ -75,7 +75,7 @@ def _facts(result: Verification) -> dict[str, Any]:
 
 def _show(result: Verification, *, expected: bool) -> None:
     """The same for people."""
-    from dpsrm.runs.certificate import isolation_sentence
+    from dpsrm.runs.certificate import isolation_sentence, read_sentence
 
     guarantee, facts = result.guarantee, result.facts
     for problem in result.problems:
@@ -90,5 +90,7 @@ def _show(result: Verification, *, expected: bool) -> None:
         out.print(f"✓ protected: one unit with all its rows; {facts.header.unit}", highlight=False)
     if facts is not None and facts.closing is not None and facts.closing.isolation is Isolation.CHECKED:
         out.print(f"! {isolation_sentence(facts.closing.isolation)}", highlight=False)
+    if facts is not None and facts.closing is not None and facts.closing.read:
+        out.print(f"! {read_sentence(facts.closing)}", highlight=False)
     if facts is not None and not facts.header.private_randomness:
         out.print("! seeded: reproducible, not private")

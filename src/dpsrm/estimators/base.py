@@ -17,7 +17,8 @@ from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records, Units
 from dpsrm.data.unlabelled import is_frame
 from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, need_memory
-from dpsrm.estimators.leaks import READ, tell_delta, tell_leak, tell_price
+from dpsrm.estimators.leaks import tell_delta, tell_leak, tell_price
+from dpsrm.runs.ledger import READ
 from dpsrm.training import Model, Performance, Privacy, Settings, loss_for, train
 from dpsrm.training.config import plain
 from dpsrm.training.defaults import Choices, Shape, choose
@@ -105,7 +106,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         known = {**loaded.description, **({f"{read}_from": READ} if read else {})}
         if from_data(self.bounds):
-            known["public"] = f"the columns' bounds were {READ}"
+            known |= {"public": f"the columns' bounds were {READ}", "bounds_from": READ}
         self.run_ = train(
             module,
             loss_for(len(loaded.classes)),

@@ -15,7 +15,7 @@ from typing import Any
 from dpsrm.accounting.gaussian import gaussian_mu
 from dpsrm.core.events import Adjacency
 from dpsrm.report.facts import RunFacts, from_whom, not_protected, protected
-from dpsrm.runs.certificate import isolation_sentence
+from dpsrm.runs.certificate import isolation_sentence, read_words
 
 
 def checklist(facts: RunFacts) -> dict[str, list[Item]]:
@@ -35,8 +35,9 @@ def formal(facts: RunFacts) -> str:
     if promised is None:
         return "None: exact statistics of the records were used without noise (ε = ∞)."
     relation = facts.ledger.header.adjacency.value
+    but = f" that agree in {read_words(facts.closing)}" if facts.closing.read else ""
     return (
-        f"For all {relation} neighbours D, D′ and all sets S of outcomes: "
+        f"For all {relation} neighbours D, D′{but} and all sets S of outcomes: "
         f"P(M(D) ∈ S) ≤ e^{promised.epsilon:.4g} · P(M(D′) ∈ S) + {promised.delta:g}."
     )
 
@@ -86,9 +87,9 @@ def _accesses(facts: RunFacts) -> str:
     prepared = facts.section("preprocessing").get("public")
     before = f" Before it: {prepared}." if isinstance(prepared, str) else ""
     shared = " The run drew on a budget that several runs share." if facts.config.get("budget") else ""
-    return (
-        f"Every noisy sum of this training run.{before} Not covered: other runs and tuning on the same records.{shared}"
-    )
+    read = f" Read from the records and not covered: {read_words(facts.closing)}." if facts.closing.read else ""
+    others = "Not covered: other runs and tuning on the same records."
+    return f"Every noisy sum of this training run.{before}{read} {others}{shared}"
 
 
 def _released(facts: RunFacts) -> str:

@@ -13,7 +13,7 @@ from dpsrm.accounting import Guarantee
 from dpsrm.core.errors import InputError, LedgerError
 from dpsrm.core.events import Adjacency, GaussianRelease, Spending
 from dpsrm.core.files import read_limited, read_toml
-from dpsrm.runs.certificate import prove, proved_spending
+from dpsrm.runs.certificate import prove, proved_spending, read_sentence, read_words
 from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.ledger import Closing, LedgerFacts, read_ledger
 
@@ -127,7 +127,9 @@ def headline(facts: RunFacts) -> str:
         strength = "a moderate promise"
     else:
         strength = "a weak promise: above ε = 10 little is proved against a determined attacker"
-    return f"What anybody can learn from this model about {unit} is limited. At ε = {epsilon:.3g} this is {strength}."
+    but = f", but for {read_words(facts.closing)} (read from the records, not protected)" if facts.closing.read else ""
+    words = f"What anybody can learn from this model about {unit} is limited{but}."
+    return f"{words} At ε = {epsilon:.3g} this is {strength}."
 
 
 def protected(facts: RunFacts) -> str:
@@ -141,8 +143,13 @@ def protected(facts: RunFacts) -> str:
     return (
         f"Any {facts.closing.unit.removeprefix('one ')}, one at a time. If it {change}, no outcome becomes more than "
         f"{factor} times as likely, but for a chance of {promised.delta:g} (ε = {promised.epsilon:.4g}, "
-        f"δ = {promised.delta:g})."
+        f"δ = {promised.delta:g}).{_exception(facts)}"
     )
+
+
+def _exception(facts: RunFacts) -> str:
+    """The sentence on what was read from the records, after another one."""
+    return f" {read_sentence(facts.closing)}" if facts.closing.read else ""
 
 
 def from_whom(facts: RunFacts) -> str:
@@ -159,8 +166,10 @@ def not_protected(facts: RunFacts) -> list[str]:
     """What the promise leaves out."""
     seeded = [] if facts.ledger.header.private_randomness else ["Anything, from those who know the seed of this run."]
     unit = facts.closing.unit
+    read = [f"What was read from the records: {read_words(facts.closing)}."] if facts.closing.read else []
     return [
         *seeded,
+        *read,
         f"Several records of one person together: the promise is for {unit}, one at a time.",
         "What is true of people in general: that smokers are ill more often can be learned, and then said of a smoker.",
         "The number of records, the settings, and what the operator declared public.",

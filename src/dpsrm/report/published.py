@@ -121,6 +121,7 @@ def _statement(facts: RunFacts, attack: Attack | None) -> str:
         "formal": formal(facts),
         "protected": protected(facts),
         "not_protected": not_protected(facts),
+        "read_from_records": list(facts.closing.read),
         "releases": [
             {
                 "count": count,

@@ -22,6 +22,12 @@ from dpsrm.core.filter import fits_filter, whole_filter
 from dpsrm.core.isolation import Isolation
 from dpsrm.runs.ledger import Closing, LedgerFacts, ProtectedUnit
 
+_READ = {
+    "target_range": ("the range of targets", "target_range=(low, high)"),
+    "classes": ("the list of classes", "classes=[…]"),
+    "bounds": ("the columns' bounds", "bounds=(low, high)"),
+}
+"""Facts that a run may have read from the records, and how to declare them instead."""
 _NOT_PROTECTED = """\
 ## What is not protected
 
@@ -89,9 +95,27 @@ def isolation_sentence(isolation: Isolation) -> str:
     raise AssertionError(isolation)
 
 
+def read_words(closing: Closing) -> str:
+    """What is published although it was read from the records, in words; "" if nothing was."""
+    return " and ".join(_READ[name][0] for name in closing.read)
+
+
+def read_sentence(closing: Closing) -> str:
+    """That some facts were read from the records, what holds all the same, and what to do instead; "" if none was."""
+    if not closing.read:
+        return ""
+    instead = ", ".join(_READ[name][1] for name in closing.read)
+    return (
+        f"Not protected, because read from the records without noise and published: {read_words(closing)}. They may "
+        "show a single record as it is. The guarantee holds for everything else, between records that agree in them; "
+        f"for one without this exception, give {instead}, known without looking at the records."
+    )
+
+
 def render(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) -> str:
     """The text of `certificate.md`; `closing` is the closing line that will follow, or that followed."""
-    lines = ["# Privacy certificate", "", _promise(facts, guarantee, closing.unit), ""]
+    lines = ["# Privacy certificate", "", _promise(facts, guarantee, closing), ""]
+    lines += [f"**An exception.** {read_sentence(closing)}", ""] if closing.read else []
     assumed = "**An assumption.** " if closing.isolation is Isolation.CHECKED else ""
     lines += [assumed + isolation_sentence(closing.isolation), ""]
     if not facts.header.private_randomness:
@@ -149,10 +173,12 @@ def _stopped(closing: Closing) -> list[str]:
     ]
 
 
-def _promise(facts: LedgerFacts, guarantee: Guarantee | None, unit: str) -> str:
+def _promise(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) -> str:
     """The first sentence: what holds, or that nothing does."""
     if guarantee is None or not math.isfinite(guarantee.epsilon):
         return "**No guarantee.** Exact statistics of the records were used without noise: ε = ∞."
+    unit = closing.unit
+    but = f", but for {read_words(closing)}, read from the records," if closing.read else ","
     if facts.header.adjacency is Adjacency.REPLACE_ONE:
         rows = "" if facts.header.unit is None else ", with any rows, more or fewer"
         change = f"if {unit} is replaced by any other{rows}"
@@ -165,7 +191,7 @@ def _promise(facts: LedgerFacts, guarantee: Guarantee | None, unit: str) -> str:
     else:
         raise AssertionError(facts.header.adjacency)
     return (
-        f"The model, and everything else in this folder outside `private/`, is (ε = {guarantee.epsilon:.6g}, "
+        f"The model, and everything else in this folder outside `private/`{but} is (ε = {guarantee.epsilon:.6g}, "
         f"δ = {guarantee.delta:g})-differentially private: {change}, the probability of any outcome "
         f"changes by at most a factor e^ε = {_exponential(guarantee.epsilon)}, plus δ. "
         f"Adjacency: {facts.header.adjacency.value}; accountant: {guarantee.accountant}."

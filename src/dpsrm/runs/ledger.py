@@ -33,6 +33,9 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _LONGEST, _LONGEST_NAME = 10_000, 200
 """Characters that a text in a closing line and the name of a unit may have: they may come from anywhere."""
 _VERSION = 2
+READ = "read from the records: not covered by the guarantee"
+"""What config.toml says of a fact that was not declared, under the fact's name with `_from`."""
+_UNDECLARED = ("target_range", "classes", "bounds")
 _RANDOMNESS = {True: "secure", False: "seeded: reproducible, not private"}
 
 
@@ -143,6 +146,7 @@ class Closing:
         engine: how the clipped sums were computed.
         files: the SHA-256 of every published file but the ledger, by name.
         planned: all releases of the plan, if the run was stopped before they were made; none otherwise.
+        read: facts that are published although they were read from the records uncharged: names in `_UNDECLARED`.
     """
 
     released: int
@@ -151,6 +155,7 @@ class Closing:
     engine: str
     files: Mapping[str, str]
     planned: tuple[Charge, ...] = ()
+    read: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The closing line's body."""
@@ -163,6 +168,7 @@ class Closing:
             "engine": self.engine,
             "files": dict(self.files),
             **({"planned": planned} if planned else {}),
+            **({"read": list(self.read)} if self.read else {}),
         }
 
     @classmethod
@@ -176,7 +182,10 @@ class Closing:
                 engine=body["engine"],
                 files=dict(body["files"]),
                 planned=tuple(Charge(event_from_json(event), count) for event, count in body.get("planned", [])),
+                read=tuple(body.get("read", [])),
             )
+            if any(name not in _UNDECLARED for name in closing.read):
+                raise ValueError(f"a run reads {_UNDECLARED} from records, or nothing")
             texts = (closing.unit, closing.engine, *closing.files)
             good = type(closing.released) is int and all(isinstance(t, str) and len(t) <= _LONGEST for t in texts)
             if not good or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in closing.files.values()):
@@ -184,6 +193,16 @@ class Closing:
         except (KeyError, TypeError, ValueError, DpsrmError) as error:
             raise LedgerError(f"malformed closing line: {str(body)[:200]} ({error})") from error
         return closing
+
+
+def read_from_records(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The facts of which a run's config says that they were read from the records.
+
+    >>> read_from_records({"preprocessing": {"classes": ["a", "b"], "classes_from": READ}})
+    ('classes',)
+    """
+    known = config.get("preprocessing")
+    return tuple(name for name in _UNDECLARED if isinstance(known, Mapping) and known.get(f"{name}_from") == READ)
 
 
 @dataclass(frozen=True, kw_only=True)

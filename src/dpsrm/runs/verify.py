@@ -9,10 +9,10 @@ from pathlib import Path
 from dpsrm.accounting import Guarantee
 from dpsrm.accounting.position import need_reserved
 from dpsrm.core.errors import DpsrmError, InputError, need
-from dpsrm.core.files import sha256_of
+from dpsrm.core.files import read_toml, sha256_of
 from dpsrm.runs.certificate import prove, render
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.ledger import Closing, LedgerFacts, read_ledger
+from dpsrm.runs.ledger import Closing, LedgerFacts, read_from_records, read_ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +101,19 @@ def _word_problems(folder: RunFolder, facts: LedgerFacts, guarantee: Guarantee |
         problems.append(f"the ledger was closed over other files than a run has: {sorted(closing.files)}"[:200])
     if facts.header.unit is not None:
         problems += facts.header.unit.problems(facts.spending)
+    problems += _unsaid(folder, closing)
     try:
         if folder.certificate.read_bytes() != render(facts, guarantee, closing).encode():
             problems.append("certificate.md does not say what the ledger proves")
     except OSError:
         pass  # named already, as missing
     return problems
+
+
+def _unsaid(folder: RunFolder, closing: Closing) -> list[str]:
+    """Facts that config.toml calls read from the records, while the certificate claims that they are protected."""
+    try:
+        hidden = set(read_from_records(read_toml(folder.config))) - set(closing.read)
+    except DpsrmError:
+        return []  # named already, as changed or missing
+    return [f"{name}: read from the records, says config.toml, but the certificate does not" for name in sorted(hidden)]

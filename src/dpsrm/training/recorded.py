@@ -18,7 +18,7 @@ from torch import nn
 from dpsrm.accounting import Guarantee
 from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.core.events import Spending
-from dpsrm.core.files import write_atomically
+from dpsrm.core.files import read_toml, write_atomically
 from dpsrm.core.isolation import Isolation
 from dpsrm.gradients import ENGINES, Engine, Objective, Way
 from dpsrm.gradients.torch_state import copied
@@ -26,7 +26,7 @@ from dpsrm.mechanisms.sum_log import SumLog
 from dpsrm.report import publish_words
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.ledger import Closing
+from dpsrm.runs.ledger import Closing, read_from_records
 from dpsrm.training.checkpoint import Checkpoint, CheckpointTimer, write_checkpoint
 from dpsrm.training.plan import Plan
 from dpsrm.training.prepare import Prepared
@@ -171,6 +171,7 @@ class RecordedRun:
             engine=_name_of(self.step.engine),
             files={**self._facts["files"], **folder.digests(folder.model)},
             planned=() if self.step.done else plan.spending.charges,
+            read=read_from_records(read_toml(folder.config)),
         )
         guarantee, closing = publish_words(folder, closing)
         self._ledger.close(closing)
