@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dpsrm.accounting.fixed_order import at_order, best_order, conversion_cost
-from dpsrm.accounting.guarantee import Accountant, Guarantee, strict_epsilon
+from dpsrm.accounting.guarantee import Accountant, Guarantee, rounded_up, strict_epsilon
 from dpsrm.accounting.pld import PldAccountant
 from dpsrm.core.errors import BudgetExceeded, need
 from dpsrm.core.events import Adjacency, Spending
@@ -142,9 +142,9 @@ class Budget:
         epsilon = self.cost(spending).epsilon
         if not epsilon <= self.epsilon:
             raise BudgetExceeded(
-                f"with this run the shared budget would be at epsilon={epsilon:.6g} of {self.epsilon:.6g} "
-                f"(spent before: {self.spent:.6g}, composed by {self.proof_name}); the run was not started; take a "
-                "smaller epsilon"
+                f"with this run the shared budget would be at epsilon={rounded_up(epsilon)} of {self.epsilon:.6g} "
+                f"(spent before: {rounded_up(self.spent)}, composed by {self.proof_name}); the run was not started; "
+                "take a smaller epsilon"
             )
 
     def digest(self, pieces: Iterable[bytes | memoryview]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,8 @@ from dpsrm.core.errors import InputError, LedgerError, need
 from dpsrm.core.events import Adjacency, Event, GaussianRelease, Scheme, Spending, UnprotectedRelease
 
 MOST_KINDS = 4096
+_FINE, _LARGE = Context(prec=40), 700
+"""How finely e^ε is computed, and from which ε on its power of ten is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,49 @@ def check_epsilon(epsilon: float) -> None:
 def exp_up(log_delta: float) -> float:
     """e^x, at most 1, and never 0: what is too small to be a number is rounded up to the least one."""
     return max(math.exp(min(log_delta, 0.0)), math.ulp(0.0))
+
+
+def rounded_up(value: float, digits: int = 6) -> str:
+    """A bound from above, for people: as `:g` writes it, but never below the value.
+
+    >>> rounded_up(0.12341, 4), rounded_up(1e-5), rounded_up(2.0), rounded_up(math.inf)
+    ('0.1235', '1e-05', '2', 'inf')
+    """
+    return _rounded(float(value), digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 6) -> str:
+    """A bound from below, or noise, for people: never above the value."""
+    return _rounded(float(value), digits, ROUND_FLOOR)
+
+
+def percent_up(share: float, digits: int) -> str:
+    """A bound on a share, in percent, never below it.
+
+    >>> percent_up(0.62341, 3)
+    '62.4'
+    """
+    return _rounded(Decimal(repr(float(share))).scaleb(2), digits, ROUND_CEILING)
+
+
+def exponential_up(epsilon: float, digits: int) -> str:
+    """e^ε, never below it, also where no float could hold it.
+
+    >>> exponential_up(1.0, 4), exponential_up(1000.0, 4), exponential_up(0.0, 4)
+    ('2.719', '10^434.3', '1')
+    """
+    exact = Decimal(epsilon)
+    if epsilon >= _LARGE:
+        return f"10^{_rounded(_FINE.divide(exact, Decimal(10).ln(_FINE)), digits, ROUND_CEILING)}"
+    return _rounded(_FINE.next_plus(_FINE.exp(exact)) if epsilon else Decimal(1), digits, ROUND_CEILING)
+
+
+def _rounded(value: float | Decimal, digits: int, way: str) -> str:
+    """`value` in so many digits; a float stands for the shortest decimal that reads back as it."""
+    if not math.isfinite(value):
+        return f"{value:g}"
+    exact = value if isinstance(value, Decimal) else Decimal(repr(value))
+    return f"{float(Context(prec=digits, rounding=way).create_decimal(exact)):.{digits}g}"
 
 
 def need_few_kinds(spending: Spending) -> None:

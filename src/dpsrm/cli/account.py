@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dpsrm.accounting import ACCOUNTANTS, accountant, attack_epsilon, calibrate_noise
+from dpsrm.accounting.guarantee import rounded_down, rounded_up
 from dpsrm.cli.show import Json, next_step, out, print_json
 from dpsrm.core.errors import need
 from dpsrm.core.events import DEFAULT_SAMPLING, Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
@@ -45,9 +46,14 @@ def account(
     if as_json:
         print_json({**guarantee.to_json(), "sampling": sampling.value})
     elif guarantee.holds:
-        out.print(f"ε = {guarantee.epsilon:.6g} at δ = {delta:g} ({by}, {sampling.value}, {adjacency.value})")
+        out.print(
+            f"ε = {rounded_up(guarantee.epsilon)} at δ = {rounded_up(delta)} "
+            f"({by}, {sampling.value}, {adjacency.value})"
+        )
         if guarantee.lower_bound is not None:
-            out.print(f"an explicit attack reaches ε = {guarantee.lower_bound:.6g}: no accountant can claim less")
+            out.print(
+                f"an explicit attack reaches ε = {rounded_down(guarantee.lower_bound)}: no accountant can claim less"
+            )
     else:
         out.print(f"No guarantee ({by}): {guarantee.reason}")
     if not as_json:
@@ -75,14 +81,15 @@ def calibrate(
         return spending(n, batch, steps, noise=noise, scheme=sampling, adjacency=adjacency)
 
     noise = calibrate_noise(spend, accountant=proof, epsilon=epsilon, delta=delta)
-    guarantee = proof.epsilon(spend(noise), delta)
+    guarantee, told = proof.epsilon(spend(noise), delta), rounded_up(noise)
     if as_json:
         print_json({"noise_multiplier": noise, **guarantee.to_json(), "sampling": sampling.value})
     else:
         out.print(
-            f"noise multiplier {noise:.6g}: ε = {guarantee.epsilon:.6g} at δ = {delta:g} ({by}, {sampling.value})"
+            f"noise multiplier {told}: ε = {rounded_up(guarantee.epsilon)} at δ = {rounded_up(delta)} "
+            f"({by}, {sampling.value})"
         )
-        next_step("train with it", f"dpsrm train … --epsilon {epsilon:g} --set privacy.noise_multiplier={noise:.6g}")
+        next_step("train with it", f"dpsrm train … --epsilon {epsilon:g} --set privacy.noise_multiplier={told}")
 
 
 def spending(n: int, batch: int | None, steps: int, *, noise: float, scheme: Scheme, adjacency: Adjacency) -> Spending:

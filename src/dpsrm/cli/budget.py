@@ -10,6 +10,7 @@ from rich.table import Table
 
 from dpsrm.accounting.budget import COMPOSED_BY, Budget, Reservation
 from dpsrm.accounting.budget_file import create_budget, read_budget
+from dpsrm.accounting.guarantee import rounded_down, rounded_up
 from dpsrm.cli.show import Json, next_step, out, print_json
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency
@@ -68,8 +69,8 @@ def show(file: File, as_json: Json = False) -> None:
     if as_json:
         print_json(facts)
         return
-    out.print(f"ε = {found.spent:.6g} of {found.epsilon:g} spent at δ = {found.delta:g} ", end="")
-    out.print(f"({found.adjacency.value}); {found.remaining:.6g} remains")
+    out.print(f"ε = {rounded_up(found.spent)} of {found.epsilon:g} spent at δ = {rounded_up(found.delta)} ", end="")
+    out.print(f"({found.adjacency.value}); {rounded_down(found.remaining)} remains")
     if found.unit is not None:
         out.print(f"Protected: all rows with the same {found.unit}.", highlight=False)
     out.print(f"{found.share:.1%} of the room is taken.", highlight=False)

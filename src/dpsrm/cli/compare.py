@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.cli.show import Json, err, out, print_json, save_figure
 from dpsrm.core.errors import need, need_extra
 from dpsrm.core.events import GaussianRelease
@@ -120,7 +121,7 @@ def _table(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> Table:
     for name in ("ε", *(name.replace("_", " ") for name in differing), *map(METRICS.get, measures)):
         table.add_column(str(name), justify="right")
     for row in rows:
-        told = "no guarantee" if math.isinf(row["epsilon"]) else f"{row['epsilon']:.4g}"
+        told = "no guarantee" if math.isinf(row["epsilon"]) else rounded_up(row["epsilon"], 4)
         cells = [
             Path(row["run"]).name if together else row["run"],
             told if row["verifies"] else f"{told} [red]does not verify[/]",

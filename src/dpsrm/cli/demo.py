@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.cli.show import Json, err, metrics_table, next_step, out, print_json, show_head
 
 
@@ -51,7 +52,7 @@ def demo(
         print_json(outcome.to_json())
         return
     columns = {
-        f"private, ε = {outcome.run.epsilon:.3f}": outcome.metrics["test"],
+        f"private, ε = {rounded_up(outcome.run.epsilon, 4)}": outcome.metrics["test"],
         "non-private": outcome.metrics["reference"],
     }
     out.print(metrics_table(f"{len(test.records)} held-out person-years", columns))

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.cli.plan_noise import Candidate, calibrated_row, draw_noise, noise_table, provable_schemes, selection_cost
 from dpsrm.cli.plan_ranks import plan_ranks
 from dpsrm.cli.plan_theory import plan_rates
@@ -89,7 +90,9 @@ def plan(
     next_step("leave the choice to train, or train with one of these", f"dpsrm train … {given} {choice}")
     if chosen is not None:
         runs, cost = chosen["expected_runs"], chosen["epsilon"]
-        out.print(f"choosing the best of {runs:.3g} runs (on average) of the first choice: ε = {cost:.4g} (rdp)")
+        out.print(
+            f"choosing the best of {runs:.3g} runs (on average) of the first choice: ε = {rounded_up(cost, 4)} (rdp)"
+        )
 
 
 def _chosen(n: int, epsilon: float, delta: float, adjacency: Adjacency, accountants: str) -> list[Candidate]:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from dpsrm.accounting import accountant, calibrate_noise, expected_runs, runs_to_gamma, select_epsilon
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.cli.account import spending
 from dpsrm.cli.show import save_figure
 from dpsrm.core.errors import DpsrmError, need_extra
@@ -84,7 +85,11 @@ def noise_table(rows: Sequence[Row], title: str) -> Table:
     for name in ("batch", "steps", "sampling", "accountant", "noise", "effective"):
         table.add_column(name, justify="right")
     for row in rows:
-        cost = ("no guarantee", "") if row.why else (f"{row.noise_multiplier:.4g}", f"{row.effective_noise:.4g}")
+        cost = (
+            ("no guarantee", "")
+            if row.why
+            else (rounded_up(row.noise_multiplier, 4), rounded_up(row.effective_noise, 4))
+        )
         table.add_row(str(row.batch), str(row.steps), row.sampling, row.accountant, *cost)
     return table
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.cli.show import Json, err, metrics_table, next_step, out, print_json, show_head, track
 from dpsrm.core.errors import DpsrmError, InputError, need
 
@@ -247,7 +248,8 @@ def _show(outcome: Outcome) -> None:
         out.print("[bold]No guarantee[/]: this model was trained without privacy (ε = ∞).")
     else:
         out.print(
-            f"[bold]ε = {run.epsilon:.4g}[/] at δ = {run.guarantee.delta:g}, proved by {run.guarantee.accountant}."
+            f"[bold]ε = {rounded_up(run.epsilon, 4)}[/] at δ = {rounded_up(run.guarantee.delta)}, proved by "
+            f"{run.guarantee.accountant}."
         )
     if outcome.metrics:
         out.print(metrics_table("on the test records (not private: do not publish)", outcome.metrics))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.cli.show import Json, next_step, out, print_json
 from dpsrm.core.isolation import Isolation
 
@@ -81,7 +82,8 @@ def _show(result: Verification, *, expected: bool) -> None:
     for problem in result.problems:
         out.print(f"[red]✗[/] {escape(problem)}", highlight=False)
     if result.ok and guarantee is not None:
-        out.print(f"✓ the ledger is intact and proves ε = {guarantee.epsilon:.6g} at δ = {guarantee.delta:g}")
+        proved = f"ε = {rounded_up(guarantee.epsilon)} at δ = {rounded_up(guarantee.delta)}"
+        out.print(f"✓ the ledger is intact and proves {proved}")
     elif result.ok:
         out.print("✓ the ledger is intact; it promises no privacy (ε = ∞)")
     if result.ok and expected:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from torch import Tensor
 
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.core.errors import BudgetExceeded, LedgerError, need
 from dpsrm.core.events import (
     Charge,
@@ -172,8 +173,8 @@ class Airlock:
                 break
             count //= 2
         raise BudgetExceeded(
-            f"the next release would spend epsilon={epsilon:.6g} of the allowed {allowed:.6g}; it was not made; "
-            f"{self.releases} release(s) were made before; take fewer steps, more noise or a larger budget"
+            f"the next release would spend epsilon={rounded_up(epsilon)} of the allowed {allowed:.6g}; it was not "
+            f"made; {self.releases} release(s) were made before; take fewer steps, more noise or a larger budget"
         )
 
     def _within_plan(self, spending: Spending, allowed: float) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dpsrm.accounting import accountant
+from dpsrm.accounting.guarantee import percent_up, rounded_up
 from dpsrm.core.events import Charge, Spending
 from dpsrm.report.facts import RunFacts
 from dpsrm.report.page import Axis, Chart, Curve, Markup, section, table, tag
@@ -105,11 +106,11 @@ def attacker(attack: Attack | None) -> Markup:
     """What ε and δ mean for somebody who tries."""
     if attack is None:
         return section("For an attacker", tag("p", "Nothing limits what an attacker can learn."), name="attacker")
-    rows = [(f"{100 * rate:g} %", f"{100 * attack.true_positives(rate):.3g} %") for rate in FALSE_POSITIVES]
+    rows = [(f"{100 * rate:g} %", f"{percent_up(attack.true_positives(rate), 3)} %") for rate in FALSE_POSITIVES]
     words = (
         "Suppose somebody knows every other record, has two candidates for this one, holds both equally likely, and "
         "sees all that was published. Whatever they do, their guess is right at most "
-        f"{100 * attack.accuracy:.1f} % of the time (a coin: 50 %)."
+        f"{percent_up(attack.accuracy, 3)} % of the time (a coin: 50 %)."
     )
     return section(
         "What this means for an attacker",
@@ -128,7 +129,7 @@ def _roc(attack: Attack) -> Markup:
         name="roc",
         title="Finding a record",
         alternative=f"The most true positives any attack reaches: at 1 % false alarms "
-        f"{100 * attack.true_positives(0.01):.3g} %. Guessing gives 1 %. Logarithmic axes.",
+        f"{percent_up(attack.true_positives(0.01), 3)} %. Guessing gives 1 %. Logarithmic axes.",
         x=Axis(label="false positives", low=1e-3, high=1.0, log=True),
         y=Axis(label="true positives", low=1e-3, high=1.0, log=True),
         curves=[
@@ -149,8 +150,8 @@ def _posterior(attack: Attack) -> Markup:
     chart = Chart(
         name="posterior",
         title="From a belief of one half",
-        alternative=f"How often, at most, the belief in the truth rises above a value; above {100 * last:.3g} % with "
-        f"probability {found[-1][1]:.1e} or less. Logarithmic upright axis.",
+        alternative=f"How often, at most, the belief in the truth rises above a value; above {percent_up(last, 3)} % "
+        f"with probability {rounded_up(found[-1][1], 2)} or less. Logarithmic upright axis.",
         x=Axis(label="belief after looking", low=0.5, high=max(last, 0.501)),
         y=Axis(
             label="probability",
@@ -179,7 +180,7 @@ def over_run(facts: RunFacts) -> Markup:
     chart = Chart(
         name="spent",
         title="ε over the run",
-        alternative=f"ε of the first releases at the same δ: it rises to {last[1]:.4g} after {last[0]:.0f}.",
+        alternative=f"ε of the first releases at the same δ: it rises to {rounded_up(last[1], 4)} after {last[0]:.0f}.",
         x=Axis(label="releases", low=0.0, high=last[0]),
         y=Axis(label="ε", low=0.0, high=1.1 * max(last[1], limit or 0.0)),
         curves=curves,

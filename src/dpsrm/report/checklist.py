@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsrm.accounting.gaussian import gaussian_mu
+from dpsrm.accounting.guarantee import rounded_down, rounded_up
 from dpsrm.core.events import Adjacency
 from dpsrm.report.facts import RunFacts, from_whom, not_protected, protected
 from dpsrm.runs.certificate import isolation_sentence, read_words
@@ -38,7 +39,7 @@ def formal(facts: RunFacts) -> str:
     but = f" that agree in {read_words(facts.closing)}" if facts.closing.read else ""
     return (
         f"For all {relation} neighbours D, D′{but} and all sets S of outcomes: "
-        f"P(M(D) ∈ S) ≤ e^{promised.epsilon:.4g} · P(M(D′) ∈ S) + {promised.delta:g}."
+        f"P(M(D) ∈ S) ≤ e^{rounded_up(promised.epsilon, 4)} · P(M(D′) ∈ S) + {rounded_up(promised.delta)}."
     )
 
 
@@ -79,7 +80,7 @@ def _delta_words(facts: RunFacts) -> str:
         if share <= 0.5
         else "not well below 1: a mechanism that publishes one record in n as it is would pass; choose a smaller δ"
     )
-    return f"δ = {promised.delta:g}, n = {n}: δ·n = {share:.3g}, {verdict}."
+    return f"δ = {rounded_up(promised.delta)}, n = {n}: δ·n = {rounded_up(share, 3)}, {verdict}."
 
 
 def _accesses(facts: RunFacts) -> str:
@@ -109,7 +110,7 @@ def _proof(facts: RunFacts) -> list[Item]:
         return [Item("accountant", "Accountant", "None.")]
     kept = [f"{each.text} ({'holds' if each.holds else 'fails'})" for each in guarantee.conditions]
     error = guarantee.error_budget
-    numeric = "" if error is None else f" Numerical error in δ: at most {error:.1e}, already counted."
+    numeric = "" if error is None else f" Numerical error in δ: at most {rounded_up(error, 2)}, already counted."
     text = f"{guarantee.accountant}.{numeric} " + ("; ".join(kept) + "." if kept else "")
     drawn = "Batches were drawn by the sampler whose facts were charged, one charge per release, on disk before it."
     return [
@@ -200,12 +201,12 @@ def native(facts: RunFacts) -> list[Item]:
     for number, (event, count) in enumerate(facts.gaussians):
         drawn, suffix = event.sampling, f"_{number + 1}" if number else ""
         text = (
-            f"{count} releases with noise multiplier {event.noise_multiplier:.6g} (std ÷ sensitivity), batches of "
-            f"{drawn.batch} of {drawn.population} records ({drawn.scheme.value}), rate {drawn.rate:.4g}."
+            f"{count} releases with noise multiplier {rounded_down(event.noise_multiplier)} (std ÷ sensitivity), "
+            f"batches of {drawn.batch} of {drawn.population} records ({drawn.scheme.value}), rate {drawn.rate:.4g}."
         )
         found.append(Item(f"releases{suffix}", "Releases", text))
     if facts.ledger.header.filter_rho is not None:
-        text = f"Chosen as the run went, within a zCDP filter of ρ = {facts.ledger.header.filter_rho:.6g}."
+        text = f"Chosen as the run went, within a zCDP filter of ρ = {rounded_up(facts.ledger.header.filter_rho)}."
         found.append(Item("filter", "Releases", text))
     clips = {name: method[name] for name in ("max_grad_norm", "max_diff_norm", "joint_norm") if name in method}
     words = ", ".join(f"{name} {value:g}" for name, value in clips.items() if isinstance(value, (int, float)))
@@ -213,7 +214,9 @@ def native(facts: RunFacts) -> list[Item]:
     promised = facts.promised
     if promised is not None and promised.epsilon > 0:
         mu = gaussian_mu(promised.epsilon, promised.delta)
-        found.append(Item("mu", "As one Gaussian", f"(ε, δ) is what one Gaussian release with μ = {mu:.4g} costs."))
+        found.append(
+            Item("mu", "As one Gaussian", f"(ε, δ) is what one Gaussian release with μ = {rounded_up(mu, 4)} costs.")
+        )
     normal = "Sums are divided by the public, expected batch size; the size of a drawn batch is never used."
     return [*found, Item("normalisation", "Normalisation", normal)]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.report.facts import METRICS
 from dpsrm.report.page import page, section, table, tag
 
@@ -17,8 +18,8 @@ def comparison_page(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) 
     body = [
         [
             row["run"],
-            "∞" if not math.isfinite(row["epsilon"]) else f"{row['epsilon']:.4g}",
-            "" if row["delta"] is None else f"{row['delta']:g}",
+            "∞" if not math.isfinite(row["epsilon"]) else rounded_up(row["epsilon"], 4),
+            "" if row["delta"] is None else rounded_up(row["delta"]),
             "yes" if row["verifies"] else tag("span", "no", class_="bad"),
             *("" if row[name] is None else row[name] for name in shown),
             *("" if row["test"].get(name) is None else f"{row['test'][name]:.4f}" for name in measures),

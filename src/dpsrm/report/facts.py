@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dpsrm.accounting import Guarantee
+from dpsrm.accounting.guarantee import exponential_up, rounded_up
 from dpsrm.core.errors import InputError, LedgerError
 from dpsrm.core.events import Adjacency, GaussianRelease, Spending
 from dpsrm.core.files import read_limited, read_toml
@@ -129,7 +129,7 @@ def headline(facts: RunFacts) -> str:
         strength = "a weak promise: above ε = 10 little is proved against a determined attacker"
     but = f", but for {read_words(facts.closing)} (read from the records, not protected)" if facts.closing.read else ""
     words = f"What anybody can learn from this model about {unit} is limited{but}."
-    return f"{words} At ε = {epsilon:.3g} this is {strength}."
+    return f"{words} At ε = {rounded_up(epsilon, 3)} this is {strength}."
 
 
 def protected(facts: RunFacts) -> str:
@@ -137,13 +137,13 @@ def protected(facts: RunFacts) -> str:
     promised = facts.promised
     if promised is None:
         return "Nothing. Exact statistics of the records were used without noise (ε = ∞)."
-    factor = f"{math.exp(promised.epsilon):.3g}" if promised.epsilon < 700 else f"e^{promised.epsilon:.4g}"
+    delta = rounded_up(promised.delta)
     replaced = facts.ledger.header.adjacency is Adjacency.REPLACE_ONE
     change = "is replaced by any other" if replaced else "is added or left out"
     return (
         f"Any {facts.closing.unit.removeprefix('one ')}, one at a time. If it {change}, no outcome becomes more than "
-        f"{factor} times as likely, but for a chance of {promised.delta:g} (ε = {promised.epsilon:.4g}, "
-        f"δ = {promised.delta:g}).{_exception(facts)}"
+        f"{exponential_up(promised.epsilon, 3)} times as likely, but for a chance of {delta} "
+        f"(ε = {rounded_up(promised.epsilon, 4)}, δ = {delta}).{_exception(facts)}"
     )
 
 

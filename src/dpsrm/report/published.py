@@ -10,6 +10,7 @@ import json
 from dataclasses import replace
 
 from dpsrm.accounting import Guarantee
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.core.files import write_atomically
 from dpsrm.report.attack import FALSE_POSITIVES, Attack, attack_on, attacker, over_run
 from dpsrm.report.checklist import Item, checklist, formal, model_card
@@ -51,8 +52,8 @@ def report(facts: RunFacts, attack: Attack | None) -> str:
 def _top(facts: RunFacts) -> Markup:
     """What holds, in plain words."""
     promised = facts.promised
-    epsilon = "∞" if promised is None else f"{promised.epsilon:.4g}"
-    delta = "–" if promised is None else f"{promised.delta:g}"
+    epsilon = "∞" if promised is None else rounded_up(promised.epsilon, 4)
+    delta = "–" if promised is None else rounded_up(promised.delta)
     boxes = [
         (f"ε = {epsilon}", "how much one record can change the odds"),
         (f"δ = {delta}", "chance that this fails"),
@@ -135,8 +136,10 @@ def _statement(facts: RunFacts, attack: Attack | None) -> str:
         "attack": None
         if attack is None
         else {
-            "accuracy": float(f"{attack.accuracy:.4g}"),
-            "true_positives": {f"{rate:g}": float(f"{attack.true_positives(rate):.4g}") for rate in FALSE_POSITIVES},
+            "accuracy": float(rounded_up(attack.accuracy, 4)),
+            "true_positives": {
+                f"{rate:g}": float(rounded_up(attack.true_positives(rate), 4)) for rate in FALSE_POSITIVES
+            },
         },
         "chain": {"lines": facts.ledger.charged[0], "head": facts.ledger.charged[1]},
         "items": said,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from dpsrm.accounting import Guarantee, accountant, strict_epsilon
+from dpsrm.accounting.guarantee import exponential_up, rounded_down, rounded_up
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import (
     Adjacency,
@@ -158,7 +159,7 @@ def _filtered(facts: LedgerFacts) -> list[str]:
     """For a run that chose its releases as it went: what bounds them."""
     if facts.header.filter_rho is None:
         return []
-    limit = f"ρ = {facts.header.filter_rho:.6g}"
+    limit = f"ρ = {rounded_up(facts.header.filter_rho)}"
     return [f"These were chosen as the run went; it would have stopped before the sum of their ρ exceeded {limit}.", ""]
 
 
@@ -191,20 +192,12 @@ def _promise(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) 
     else:
         raise AssertionError(facts.header.adjacency)
     return (
-        f"The model, and everything else in this folder outside `private/`{but} is (ε = {guarantee.epsilon:.6g}, "
-        f"δ = {guarantee.delta:g})-differentially private: {change}, the probability of any outcome "
-        f"changes by at most a factor e^ε = {_exponential(guarantee.epsilon)}, plus δ. "
+        f"The model, and everything else in this folder outside `private/`{but} is "
+        f"(ε = {rounded_up(guarantee.epsilon)}, δ = {rounded_up(guarantee.delta)})-differentially private: "
+        f"{change}, the probability of any outcome changes by at most a factor "
+        f"e^ε = {exponential_up(guarantee.epsilon, 4)}, plus δ. "
         f"Adjacency: {facts.header.adjacency.value}; accountant: {guarantee.accountant}."
     )
-
-
-def _exponential(epsilon: float) -> str:
-    """e^ε in four digits, also where no float could hold it.
-
-    >>> _exponential(1.0), _exponential(1000.0)
-    ('2.718', '10^434.3')
-    """
-    return f"{math.exp(epsilon):.4g}" if epsilon < 700 else f"10^{epsilon / math.log(10):.1f}"
 
 
 def _row(charge: Charge, things: str) -> str:
@@ -213,11 +206,11 @@ def _row(charge: Charge, things: str) -> str:
     if isinstance(event, GaussianRelease):
         drawn = event.sampling
         what = f"sum over {drawn.batch} of {drawn.population} {things} ({drawn.scheme.value})"
-        return f"| {charge.count} | {what} | {event.noise_multiplier:.6g} |"
+        return f"| {charge.count} | {what} | {rounded_down(event.noise_multiplier)} |"
     if isinstance(event, PureRelease):
-        return f"| {charge.count} | pure release | ε = {event.epsilon:g} |"
+        return f"| {charge.count} | pure release | ε = {rounded_up(event.epsilon)} |"
     if isinstance(event, ZcdpRelease):
-        return f"| {charge.count} | zCDP release | ρ = {event.rho:g} |"
+        return f"| {charge.count} | zCDP release | ρ = {rounded_up(event.rho)} |"
     if isinstance(event, UnprotectedRelease):
         return f"| {charge.count} | {event.what} | none |"
     raise AssertionError(event)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsrm.accounting import Guarantee
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.accounting.position import need_reserved
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.files import read_toml, sha256_of
@@ -70,7 +71,9 @@ def _budget_problems(folder: RunFolder, facts: LedgerFacts, guarantee: Guarantee
     problems = []
     allowed = facts.header.epsilon
     if guarantee is not None and allowed is not None and not guarantee.epsilon <= allowed:
-        problems.append(f"the ledger's charges cost epsilon={guarantee.epsilon:.6g}, above the promised {allowed:.6g}")
+        problems.append(
+            f"the ledger's charges cost epsilon={rounded_up(guarantee.epsilon)}, above the promised {allowed:.6g}"
+        )
     try:
         need_reserved(folder.path)
     except DpsrmError as error:

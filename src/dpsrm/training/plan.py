@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from dpsrm.accounting import Guarantee, accountant, calibrate_noise
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.core.errors import BudgetExceeded, need
 from dpsrm.core.events import (
     Adjacency,
@@ -132,7 +133,7 @@ def make_plan(method: Method, schedule: Schedule, *, n: int, privacy: Privacy | 
     guarantee = accountant(privacy.accountant).epsilon(spending, privacy.delta)
     if not guarantee.epsilon <= privacy.epsilon:
         raise BudgetExceeded(
-            f"{schedule.steps} steps with noise_multiplier={s:.6g} would cost epsilon={guarantee.epsilon:.6g}, "
+            f"{schedule.steps} steps with noise_multiplier={s:.6g} would cost epsilon={rounded_up(guarantee.epsilon)}, "
             f"more than the allowed {privacy.epsilon:.6g}; take fewer steps or leave the noise to calibration"
             + (f" ({guarantee.reason})" if guarantee.reason else "")
         )

@@ -16,6 +16,7 @@ from safetensors.torch import save_model
 from torch import nn
 
 from dpsrm.accounting import Guarantee
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.core.events import Spending
 from dpsrm.core.files import read_toml, write_atomically
@@ -56,7 +57,11 @@ class Run:
 
     def __repr__(self) -> str:
         """One line: where it is and what it proves."""
-        proved = "not private" if self.guarantee is None else f"ε={self.epsilon:.4g}, δ={self.guarantee.delta:g}"
+        proved = (
+            "not private"
+            if self.guarantee is None
+            else f"ε={rounded_up(self.epsilon, 4)}, δ={rounded_up(self.guarantee.delta)}"
+        )
         return f"<Run {self.folder.path}: {proved}>"
 
 
