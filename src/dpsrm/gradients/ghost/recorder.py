@@ -96,13 +96,8 @@ class Recorder(TorchFunctionMode):
         names = {argument: self.names[id(v)] for argument, v in arguments.items() if self._watched(v)}
         data = rule.data(names)
         x = arguments.get(data)
-        if (
-            not names
-            or data in names
-            or len(set(names.values())) < len(names)
-            or not isinstance(x, Tensor)
-            or x.is_complex()
-        ):
+        twice = len(set(names.values())) < len(names)  # one parameter in two places of a call: both have a gradient
+        if not names or twice or data in names or not isinstance(x, Tensor) or x.is_complex():
             return NotImplemented
         swap = {id(arguments[a]): rule.laid_out(arguments[a].detach(), arguments) for a in names}
         key = self._key(rule.terms.__name__, tuple(names.values()))
