@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from conftest import make_problem
 from dpsrm.accounting import accountant
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Scheme
 from dpsrm.data import Records
@@ -54,7 +55,9 @@ def test_the_ledger_written_is_the_ledger_predicted(tmp_path, kind):
 def test_calibration_spends_the_budget_but_not_more(tmp_path):
     run = go(tmp_path)
     assert 0.99 * 2.0 < run.epsilon <= 2.0
-    assert repr(run) == f"<Run {run.folder.path}: ε={run.epsilon:.4g}, δ={run.guarantee.delta:g}>"
+    shown = rounded_up(run.epsilon, 4)
+    assert run.epsilon <= float(shown) < run.epsilon + 0.001
+    assert repr(run) == f"<Run {run.folder.path}: ε={shown}, δ=1e-05>"
     sizes = {charge.event.sampling.batch: charge.count for charge in run.plan.spending.charges}
     assert sizes == {50: 1, 20: 14}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -74,12 +75,11 @@ def _series_cells(name: str, series: pd.Series[Any]) -> tuple[Cell, ...]:
 
 def _object_cell(value: Any) -> Cell:
     """One object of a DataFrame as a cell; pandas' words for missing are None."""
-    import pandas as pd
-
-    if value is pd.NA or value is pd.NaT:
+    pandas = sys.modules["pandas"]  # of which the DataFrame is
+    if value is pandas.NA or value is pandas.NaT:
         return None
     if isinstance(value, np.datetime64):
-        return _object_cell(pd.Timestamp(value))
+        return _object_cell(pandas.Timestamp(value))
     plain = isinstance(value, np.number | np.bool_) and not isinstance(value, np.timedelta64)  # whose item is an int
     return _cell(value.item() if plain else value)
 
