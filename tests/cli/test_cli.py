@@ -368,10 +368,11 @@ def test_an_interrupted_run_is_resumed_by_one_command(table, tmp_path, dpsrm, an
     assert "finished" in again.stderr
 
 
-def test_a_resumed_run_refuses_every_setting_by_the_name_of_its_option(tmp_path, dpsrm):
+@pytest.mark.parametrize("number", ["7", "0"])
+def test_a_resumed_run_refuses_every_setting_by_the_name_of_its_option(tmp_path, dpsrm, number):
     names = ["data", "test", "target", "schema", "classes", "task", "target-range", "epsilon", "delta", "unit"]
     names += ["rows-per-unit", "budget", "method", "seed", "out", "set"]
-    given = [word for name in names for word in (f"--{name}", "7")]
+    given = [word for name in names for word in (f"--{name}", number)]
     refused = dpsrm("train", "config.toml", "--resume", tmp_path, "--overwrite", "--reference", *given)
     assert refused.code == 2
     assert f"given={['--config', *(f'--{name}' for name in names)]}" in refused.stderr

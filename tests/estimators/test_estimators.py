@@ -208,6 +208,13 @@ def test_estimator_run_folder_and_command_line_agree_bit_for_bit(tmp_path, kind)
     assert np.array_equal([found["probability_ill"], found["probability_well"]], model.predict_proba(data).T)
 
 
+@pytest.mark.parametrize("hidden", [(), [], (3, 2)])
+def test_a_network_has_the_layers_it_was_asked_for(hidden):
+    model = PrivateMLPClassifier(**QUICK, hidden=hidden, classes=["ill", "well"], bounds=(-1, 1)).fit(X, LABELS)
+    layers = [layer for layer in model.run_.module if hasattr(layer, "out_features")]
+    assert [layer.out_features for layer in layers] == [*hidden, 1]
+
+
 def test_a_regression_agrees_with_its_run_folder(tmp_path):
     model = PrivateLinearRegression(**QUICK, target_range=(-5, 15), out=tmp_path / "run").fit(FRAME, NUMBERS)
     assert np.array_equal(dpsrm.load_run(tmp_path / "run").predict(FRAME), model.predict(FRAME))

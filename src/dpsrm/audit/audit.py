@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpsrm.accounting.guarantee import rounded_down
 from dpsrm.audit.bounds import Bound, one_run, per_step
 from dpsrm.audit.prove import quiet
 from dpsrm.audit.white_box import Observed, Target, observe
@@ -61,8 +62,8 @@ class AuditResult:
         verdict = "VIOLATED" if self.violated else "not contradicted"
         return (
             f"claimed epsilon {self.target.epsilon:g} at delta {self.target.delta:g}: {verdict}; epsilon is at least "
-            f"{b.epsilon:.3f} ({self.kind}, {b.confidence:.0%}; {b.right} of {b.guesses} guesses right about "
-            f"{b.canaries} canaries; {self.seconds:.1f} s)"
+            f"{rounded_down(b.epsilon, 4)} ({self.kind}, {b.confidence:.0%}; {b.right} of {b.guesses} guesses right "
+            f"about {b.canaries} canaries; {self.seconds:.1f} s)"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dpsrm.accounting.guarantee import rounded_down, rounded_up
 from dpsrm.cli.show import Json, err, out, print_json, save_figure
 from dpsrm.core.errors import need
 
@@ -78,7 +79,8 @@ def _finished(run: Path, data: Path | None, against: Path | None, *, as_json: bo
         print_json(found.facts())
     else:
         out.print(
-            f"claimed epsilon {found.claimed:.4g} at delta {found.delta:g}; at least {found.lower_bound:.3f} "
+            f"claimed epsilon {rounded_up(found.claimed)} at delta {found.delta:g}; at least "
+            f"{rounded_down(found.lower_bound, 4)} "
             f"(95 %; {found.right} of {found.guesses} guesses right)",
             highlight=False,
             soft_wrap=True,

@@ -93,7 +93,7 @@ def train(
 def _need_own_settings(given: dict[str, Any]) -> None:
     """Refuse what a resumed run would not follow; `given` holds all options of `train`, by their names in Python."""
     words, beside = {"run": "out", "change": "set"}, ("overwrite", "reference", "resume", "as_json")
-    names = [name for name, value in given.items() if value and name not in beside]
+    names = [name for name, value in given.items() if not (value is None or value is False or name in beside)]
     changed = [f"--{words.get(name, name).replace('_', '-')}" for name in names]
     need(not changed, "a run is resumed with its own settings", given=changed, remedy="leave them out")
 

@@ -97,8 +97,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Train on the records and keep the run; `read` says which public fact was read from the records."""
         seed, given = research_seed(self.random_state), self.get_params(deep=False)
         settings, shape, choices = self.asked(loaded.n, classes=len(loaded.classes), seed=seed)
-        hidden = tuple(given.get("hidden", ()))
-        model = Model(kind=self._kind, hidden=hidden) if hidden else Model(kind=self._kind)
+        model = Model(kind=self._kind, **{name: given[name] for name in ("hidden",) if name in given})
         shape = replace(shape, parameters=model.size(features=loaded.n_features, classes=len(loaded.classes)))
         settings = choose(settings, shape, replace(choices, regulariser=given.get("penalty", 0.0)))
         module = model.build(
