@@ -15,7 +15,7 @@ from dpsrm.data.public import PublicFile
 from dpsrm.experiments import images, pretraining, reproduction
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.images import Images
-from dpsrm.experiments.networks import cnn4, cnn5, cnn6_head, cnn6_trunk, seeded
+from dpsrm.experiments.networks import cnn4, cnn5, cnn6_head, cnn6_trunk, he_start, seeded
 from dpsrm.experiments.pretraining import CIFAR_PIXELS, Pretraining, features, trunk
 from dpsrm.experiments.problems import ABOUT, load_problem, prepare_problem
 from dpsrm.experiments.ratios import ratio
@@ -41,6 +41,19 @@ def test_the_networks_are_the_papers():
     assert cnn4("tanh")(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
     assert cnn5("tanh")(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert cnn6_head("tanh")(cnn6_trunk()(torch.zeros(2, 3, 32, 32))).shape == (2, 10)
+
+
+def test_hes_start_suits_relu_and_changes_nothing_else():
+    ours, torchs = (seeded(build, 0) for build in (lambda: he_start(cnn4("relu")), lambda: cnn4("relu")))
+    assert str(ours) == str(torchs)
+    first = [ours[0], ours[3], ours[7]]
+    for layer in first:
+        assert abs(float(layer.weight.detach().square().mean()) * layer.weight[0].numel() / 2 - 1) < 0.1
+    assert all(not layer.bias.any() for layer in (*first, ours[9]))
+    assert torch.equal(ours[9].weight, torchs[9].weight)
+    assert set(ABOUT["mnist"].models) == {"CNN4 relu", "CNN4 tanh", "CNN4 relu, He"}
+    for he, relu in zip(image_spaces("mnist", "CNN4 relu, He"), image_spaces("mnist", "CNN4 relu"), strict=True):
+        assert replace(he, model=relu.model) == relu, "both are searched alike"
 
 
 def test_a_seeds_start_is_its_own_and_leaves_torchs_alone():

@@ -127,7 +127,7 @@ def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
     if model not in ABOUT[problem].models:
         raise AssertionError(model)
     grid = _GRIDS.get(problem, _WIDE_FEATURES if problem == "features-cifar10" else _FEATURES)
-    other = grid.first_relu if model.endswith("relu") else {}
+    other = grid.first_relu if "relu" in model else {}
     private = [
         Space(
             label=label,

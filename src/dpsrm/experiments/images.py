@@ -19,7 +19,7 @@ from dpsrm.data import ImageFeatures, Records
 from dpsrm.data.images import read_cifar, read_idx_pair, scaled
 from dpsrm.data.public import image_files
 from dpsrm.experiments.held_out import held_out
-from dpsrm.experiments.networks import ACTIVATIONS, cnn4, cnn5, cnn6_head, seeded
+from dpsrm.experiments.networks import ACTIVATIONS, cnn4, cnn5, cnn6_head, he_start, seeded
 from dpsrm.experiments.pretraining import CIFAR_PIXELS, features, features_file, trunk
 from dpsrm.gradients import Layout, PerExampleLoss, multiclass_loss
 
@@ -84,7 +84,8 @@ def load_images(name: str, folder: Path, *, track: Track) -> Images:
     if name == "mnist":
         pairs = _pixels("mnist", folder)
         train, test = (Records(scaled(pixels, **MNIST_PIXELS), labels) for pixels, labels in pairs)
-        return Images(name, train, test, _networks("CNN4", cnn4))
+        networks = {**_networks("CNN4", cnn4), "CNN4 relu, He": lambda: he_start(cnn4("relu"))}
+        return Images(name, train, test, networks)
     if name == "cifar10-cnn5":
         train, test = (
             Records(scaled(pixels, **CIFAR_PIXELS), labels) for pixels, labels in _pixels("cifar-10", folder)

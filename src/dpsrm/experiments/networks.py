@@ -1,4 +1,7 @@
-"""The paper's networks. The paper uses ReLU; tanh, which suits clipped gradients better, makes rows of its own."""
+"""The paper's networks. The paper uses ReLU; tanh, which suits clipped gradients better, makes rows of its own.
+
+So does another start for ReLU: the paper does not say how it begins, and torch's own start is small for it.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +67,20 @@ def cnn6_head(activation: str = "relu", *, features: int = CNN6_FEATURES) -> nn.
     """CNN6's three fully connected layers, of 64, 32 and 10 units: what is trained privately."""
     act = _activation(activation)
     return nn.Sequential(nn.Linear(features, 64), act(), nn.Linear(64, 32), act(), nn.Linear(32, 10))
+
+
+def he_start(network: nn.Sequential) -> nn.Sequential:
+    """The network with the start of He et al. (2015) for ReLU: weights of variance 2/fan-in, biases of zero.
+
+    The last layer, which no ReLU follows, keeps torch's weights.
+    """
+    layers = [layer for layer in network if isinstance(layer, (nn.Conv2d, nn.Linear))]
+    for layer in layers:
+        if layer is not layers[-1]:
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return network
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -98,12 +98,12 @@ class About:
         return self.criterion == "test_error"
 
 
-def _images(records: int, epsilons: tuple[float, ...], network: str) -> About:
-    """Facts about a problem of images."""
+def _images(records: int, epsilons: tuple[float, ...], network: str, *others: str) -> About:
+    """Facts about a problem of images; `others`: models besides the network with ReLU and with tanh."""
     return About(
         records=records,
         epsilons=epsilons,
-        models=(f"{network} relu", f"{network} tanh"),
+        models=(f"{network} relu", f"{network} tanh", *others),
         criterion="test_error",
         tuned_under="poisson",
         also={"sampling": "wor"},
@@ -122,7 +122,7 @@ def _features(records: int, kind: str = "scattering") -> About:
 ABOUT: dict[str, About] = {
     "a9a": About(records=32561, epsilons=(0.2, 0.5)),
     "ijcnn1": About(records=49990, epsilons=(0.2, 0.5)),
-    "mnist": _images(60000, (1.2, 3.0, 7.0), "CNN4"),
+    "mnist": _images(60000, (1.2, 3.0, 7.0), "CNN4", "CNN4 relu, He"),
     "cifar10-cnn5": _images(50000, (6.0, 8.0, 10.0), "CNN5"),
     "cifar10-cnn6": _images(50000, (2.0, 4.0, 8.0), "CNN6"),
     "features-mnist": _features(60000),

@@ -15,7 +15,8 @@ from dpsrm.report.page import Markup, page, section, table, tag
 _INTRODUCTION = (
     "Logistic regression: objective = mean logistic loss + 10⁻³·Σθ²/(1+θ²); what the paper calls “test error”"
     " is this objective on the test set. Networks: test error is the share of wrong answers; the paper’s "
-    "networks have ReLU, rows with tanh show what another architecture is worth. Means of trials ± 95 % "
+    "networks have ReLU, rows with tanh show what another architecture is worth, rows with He what another "
+    "start is worth. Means of trials ± 95 % "
     "confidence; δ = 10⁻⁵, replace-one adjacency unless a row says otherwise; our ε by privacy-loss "
     "distributions (pld)."
 )
