@@ -94,6 +94,29 @@ def test_rows_that_are_not_numbers_count_as_zero(name):
     assert torch.allclose(total.secret, run(query, (inputs[keep], targets[keep])).secret, rtol=1e-6)
 
 
+class Folded(nn.Module):
+    """Its gradient changes its sign with the parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x):
+        return (self.w.abs() * x).sum(-1)
+
+
+@pytest.mark.parametrize("name", sorted({*ENGINES} - {"linear"}))
+def test_a_difference_that_float64_cannot_hold_counts_as_zero(name):
+    objective = Objective.of(Folded(), lambda outputs, targets: outputs * targets)
+    here, inputs = objective.theta(), torch.ones(4, 3, dtype=torch.float64)
+    parts = Part(coefficients=(1.0, -1.0), clip=0.5, weight=0.7), Part(coefficients=(1.0, 0.0), clip=1.0, weight=0.3)
+    query, run = Query(points=(here, -here), parts=parts), engine(name, objective)
+    inputs[1] = 1.7e308
+    total = run(query, (inputs, torch.ones(4, dtype=torch.float64)))
+    rest = run(query, (inputs[[0, 2, 3]], torch.ones(3, dtype=torch.float64)))
+    assert float((total.secret - rest.secret).norm()) <= query.bound
+
+
 @pytest.mark.parametrize("name", sorted(ENGINES))
 def test_theory_mode_stops_at_a_record_that_breaks_the_assumption(name):
     objective, records = make_problem("logistic")

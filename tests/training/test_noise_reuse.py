@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import dpsrm
-from dpsrm.core.errors import ResumeError
+from dpsrm.core.errors import LedgerError, ResumeError
 from dpsrm.methods import Agd, Sgd
 from dpsrm.training import Performance, Privacy, Settings, Training, make_private, resume, train
 
@@ -160,6 +160,20 @@ def test_a_loss_annealed_by_ones_own_loop_is_refused_back_at_an_earlier_state(tm
     run.finish()
     assert ledger(tmp_path / "run").startswith(before)
     assert dpsrm.verify(tmp_path / "run").ok
+
+
+def test_a_process_that_was_forked_off_makes_no_release(tmp_path, monkeypatch):
+    """It would add the parent's noise to sums of its own."""
+    run = own(tmp_path / "run", losses=plain)
+    batches = iter(run.data_loader)
+    run.step(next(batches))
+    before, batch, parent = ledger(tmp_path / "run"), next(batches), os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    with pytest.raises(LedgerError, match="forked off"):
+        run.step(batch)
+    assert ledger(tmp_path / "run") == before
+    monkeypatch.setattr(os, "getpid", lambda: parent)
+    assert run.step(batch).step == 2
 
 
 def interrupted(out, steps=4):

@@ -2,6 +2,7 @@
 
 vmap gives module and loss one example. But torch runs some code of the user's on the tensors behind: hooks on what
 autograd saves, modes and tensors with `__torch_dispatch__`, and batching rules. None of it can be told from mixing.
+Each has a door in torch that it must go through; the doors are guarded while a pass is made, whenever it was defined.
 """
 
 from __future__ import annotations
@@ -14,38 +15,48 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.autograd_function import custom_function_call
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from dpsrm.core.errors import IsolationError
 from dpsrm.gradients.module_state import is_sharded
 
+_LOOP = 'or use performance.engine = "loop"'
 SAVED = (
     "saved tensor hooks see all examples of a batch at once, so that one record could move the gradients of others; "
     "switch activation checkpointing off, and offloading or packing of activations (batches are run in pieces, so that "
-    'memory stays small), or use performance.engine = "loop"'
+    f"memory stays small), {_LOOP}"
 )
 _MODE = (
     "a TorchDispatchMode sees all examples of a batch at once, so that one record could move what others give; "
-    'leave {} out, write it as a TorchFunctionMode (which sees one example), or use performance.engine = "loop"'
+    f"leave {{}} out, write it as a TorchFunctionMode (which sees one example), {_LOOP}"
 )
 _SUBCLASS = (
     "{} is a tensor with a __torch_dispatch__ of its own, which sees all examples of a batch at once: "
-    'make an ordinary tensor of it, or use performance.engine = "loop"'
+    f"make an ordinary tensor of it, {_LOOP}"
+)
+_NEW = "{} is a tensor with a __torch_dispatch__ of its own, defined during a pass: import it before"
+RULE = (
+    "a torch.autograd.Function or an operator with a vmap rule of its own sees all examples of a batch: give {} "
+    f"generate_vmap_rule = True, or no rule, instead of that one, {_LOOP}"
 )
 _lock = threading.Lock()
 _inside = 0
-_originals: dict[type[Any], Callable[..., Any]] = {}
+_originals: dict[tuple[type[Any], str], Any] = {}
+_Method = Callable[..., Any]
 
 
 @contextmanager
 def nothing_below() -> Iterator[None]:
-    """Inside, nobody can put code below vmap: entering such a context is an `IsolationError`.
+    """Inside, none of the user's code is run below vmap: what would do so is an `IsolationError`.
 
     Modes of torch's own (counting, tracing) may run, and the saved tensor hooks of this package.
 
-    Edge cases: what was entered before is refused, too. torch has no list of what was entered and left again, so its
-    two classes tell for the time being; this holds for all threads, because backward passes have threads of their own.
+    Edge cases: hooks and modes that were entered before are refused, too. torch has no list of what was entered and
+    left again, so its classes tell for the time being; this holds for all threads, because backward passes have
+    threads of their own.
     """
     try:
         with disable_saved_tensors_hooks(SAVED):
@@ -53,10 +64,11 @@ def nothing_below() -> Iterator[None]:
     except RuntimeError as error:
         raise IsolationError(SAVED) from error
     for mode in _get_current_dispatch_mode_stack():
-        _need_ours(TorchDispatchMode, mode)
+        _need_our_mode(mode)
     _begin()
     try:
         yield
+        _need_no_new_kinds()
     finally:
         _end()
 
@@ -67,9 +79,9 @@ def _begin() -> None:
     with _lock:
         _inside += 1
         if _inside == 1:
-            for kind in (TorchDispatchMode, saved_tensors_hooks):
-                _originals[kind] = kind.__enter__
-                kind.__enter__ = _guarded(kind, kind.__enter__)  # type: ignore[method-assign]
+            for kind, name, guard in _doors():
+                _originals[kind, name] = vars(kind)[name]
+                setattr(kind, name, guard)
 
 
 def _end() -> None:
@@ -78,31 +90,91 @@ def _end() -> None:
     with _lock:
         _inside -= 1
         if _inside == 0:
-            for kind, original in _originals.items():
-                kind.__enter__ = original
+            for (kind, name), original in _originals.items():
+                setattr(kind, name, original)
+            _originals.clear()
 
 
-def _guarded(kind: type[Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """`kind.__enter__`, for those that may."""
+def _doors() -> Iterator[tuple[type[Any], str, Any]]:
+    """The methods that what runs below vmap must pass: class, name, and the guarded method."""
+    guarded: list[tuple[type[Any], str, _Method]] = [
+        (saved_tensors_hooks, "__enter__", _need_our_hooks),
+        (TorchDispatchMode, "__enter__", _need_our_mode),
+        (type(custom_function_call), "__call__", _need_no_rule_of_function),
+        (OpOverload, "__call__", _need_no_rule_of_operator),
+        (OpOverloadPacket, "__call__", _need_no_rule_of_operator),
+    ]
+    for kind, name, need in guarded:
+        yield kind, name, _after(need, vars(kind)[name])
+    for kind in _tensor_kinds(Tensor):
+        yield kind, "__torch_dispatch__", classmethod(_refuse_tensor)
 
-    def enter(context: Any) -> Any:
-        _need_ours(kind, context)
-        return original(context)
 
-    return enter
+def _after(need: _Method, original: _Method) -> _Method:
+    """The method, for those that may."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        need(*args)
+        return original(*args, **kwargs)
+
+    return guarded
 
 
-def _need_ours(kind: type[Any], context: Any) -> None:
-    """Refuse a context that may do anything with the tensors of all examples."""
-    package = type(context).__module__.partition(".")[0]
-    if kind is saved_tensors_hooks and package != "dpsrm":
+def _package(kind: type[Any]) -> str:
+    """Whose a class is."""
+    return kind.__module__.partition(".")[0]
+
+
+def _need_our_hooks(context: Any) -> None:
+    """Saved tensor hooks may do anything with the tensors of all examples."""
+    if _package(type(context)) != "dpsrm":
         raise IsolationError(SAVED)
-    if kind is TorchDispatchMode and package not in ("torch", "dpsrm"):
+
+
+def _need_our_mode(context: Any) -> None:
+    """So may a dispatch mode."""
+    if _package(type(context)) not in ("torch", "dpsrm"):
         raise IsolationError(_MODE.format(type(context).__name__))
 
 
+def _need_no_rule_of_function(_call: Any, function: type[Any], *_: Any) -> None:
+    """So may the vmap rule of an autograd function; torch's own do what torch does."""
+    for kind in function.__mro__:
+        if "vmap" in vars(kind) and _package(kind) not in ("torch", "dpsrm"):
+            raise IsolationError(RULE.format(f"{function.__module__}.{function.__qualname__}"))
+
+
+def _need_no_rule_of_operator(operator: OpOverload[..., Any] | OpOverloadPacket[..., Any], *_: Any) -> None:
+    """So may that of an operator."""
+    name: str = operator.name() if isinstance(operator, OpOverload) else operator._qualified_op_name  # type: ignore[no-untyped-call]
+    if name.partition("::")[0] in _TORCHS:
+        return
+    if name.partition(".")[0] in {rule.partition(".")[0] for rule in foreign_rules()}:  # whichever overload
+        raise IsolationError(RULE.format(name))
+
+
+def _refuse_tensor(kind: type[Tensor], *_: Any, **__: Any) -> Any:
+    """So may a tensor that says itself what is done with it."""
+    raise IsolationError(_SUBCLASS.format(f"{kind.__module__}.{kind.__qualname__}"))
+
+
+def _tensor_kinds(root: type[Tensor]) -> Iterator[type[Tensor]]:
+    """Kinds of tensors with a `__torch_dispatch__` of their own, but for shards and what torch traces with."""
+    for kind in root.__subclasses__():
+        if "__torch_dispatch__" in vars(kind) and not kind.__module__.startswith(("torch._", "torch.distributed.")):
+            yield kind
+        yield from _tensor_kinds(kind)
+
+
+def _need_no_new_kinds() -> None:
+    """Refuse kinds of tensors that were defined during a pass: nobody guarded them."""
+    for kind in _tensor_kinds(Tensor):
+        if (kind, "__torch_dispatch__") not in _originals and _package(kind) != "torch":
+            raise IsolationError(_NEW.format(f"{kind.__module__}.{kind.__qualname__}"))
+
+
 def refuse_subclasses(*modules: Any) -> None:
-    """Refuse parameters, buffers and attributes that are tensors with a `__torch_dispatch__` of their own."""
+    """Refuse parameters, buffers and attributes that are such tensors: copies of a module may lose what they do."""
     for path, owner in chain.from_iterable(m.named_modules() for m in modules if isinstance(m, nn.Module)):
         held = chain(owner._parameters.items(), owner._buffers.items(), vars(owner).items())
         for name, value in held:
@@ -116,19 +188,6 @@ _TORCHS = ("aten", "prims", "flex_lib")
 
 
 def foreign_rules() -> list[str]:
-    """Batching rules, outside of torch and this package: of autograd functions, and of operators."""
-    functions = _foreign_functions(torch.autograd.Function)
-    operators: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("FuncTorchBatched")
-    return sorted({*functions, *(name for name in operators if name.partition("::")[0] not in _TORCHS)})
-
-
-def _foreign_functions(root: type[Any]) -> list[str]:
-    """The classes under `root`, outside of torch and this package, that bring a vmap rule of their own."""
-    found: list[str] = []
-    kinds: list[type[Any]] = root.__subclasses__()
-    for kind in kinds:
-        ours = kind.__module__.partition(".")[0] in ("torch", "dpsrm")
-        if "vmap" in vars(kind) and not ours:
-            found.append(f"{kind.__module__}.{kind.__qualname__}")
-        found += _foreign_functions(kind)
-    return found
+    """Operators with a batching rule, outside of torch: what C++ calls passes no door that Python could guard."""
+    found: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("FuncTorchBatched")
+    return sorted(name for name in found if name.partition("::")[0] not in _TORCHS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -55,7 +56,7 @@ class LoopEngine:
                 norm = float(row_P.norm())
                 if query.excess is Excess.RAISE:
                     refuse_excess(row_P.norm().reshape(1), part)
-                if not finite:
+                if not finite or math.isinf(norm):  # 0 times infinity is no zero
                     continue
                 within, automatic = part.clip * (1 - self.margin), part.rule is ClipRule.AUTO
                 clipped[index] += norm > part.clip

@@ -46,7 +46,8 @@ class Tally:
 
         The first `real` rows are examples; the others only fill the piece up, and count for nothing.
 
-        An example with a NaN or infinite gradient at any point contributes zero and is counted.
+        An example with a NaN or infinite gradient at any point contributes zero and is counted; so does, uncounted, a
+        part whose norm float64 cannot hold.
         Norms, factors and the sum are float64; a part is combined in float64 from the given rows, so what is summed is
         what was measured and the bound holds whatever the rows' own rounding was.
         """
@@ -59,6 +60,7 @@ class Tally:
             used = [(c, g_BP) for c, g_BP in zip(part.coefficients, points, strict=True) if c != 0]
             rows_BP = sum((c * g_BP for c, g_BP in used[1:]), used[0][0] * used[0][1])
             norm_B = torch.linalg.vector_norm(rows_BP, dim=1)
+            rows_BP.masked_fill_(torch.isfinite(norm_B).logical_not_()[:, None], 0)  # 0 times infinity is no zero
             if self.query.excess is Excess.RAISE:
                 refuse_excess(torch.where(finite_B, norm_B, torch.nan), part)
             self.clipped[index] = self.clipped[index] + (norm_B[:real] > part.clip).sum()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -27,6 +28,10 @@ from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 from dpsrm.mechanisms.sum_log import SumLog
 from dpsrm.runs.book import Book
 
+_FORKED = (
+    "this process was forked off while the run was open; releases are made by the process that opened it, because two "
+    "would add the same noise to two sums; train in one process, or open a run of its own in each"
+)
 _BLOCK = 64
 """Most releases charged by one ledger line, so that fast runs do not wait for the disk at every step."""
 
@@ -69,6 +74,7 @@ class Airlock:
         self._unused_charges = _unused_charges(ledger.spending, released)
         self._spent = (Spending.of([], adjacency=ledger.spending.adjacency), 0.0)
         self._plan_fits: bool | None = None
+        self._process = os.getpid()
 
     @property
     def epsilon(self) -> float:
@@ -151,7 +157,12 @@ class Airlock:
         return on_grid(noisy, std, of=part.of).div_(float(sampling.batch))
 
     def _pay(self, event: Event, count: int = 1) -> None:
-        """Use charges made ahead, or have the budget accept new ones and write them down."""
+        """Use charges made ahead, or have the budget accept new ones and write them down.
+
+        A process that was forked off holds the same charges and would make the same noise: it may not.
+        """
+        if os.getpid() != self._process:
+            raise LedgerError(_FORKED)
         unused = self._unused_charges.get(event, 0)
         while unused < count:
             ahead = self._planned.count(event) - self._ledger.spending.count(event)

@@ -19,7 +19,7 @@ from dpsrm.core.errors import need
 from dpsrm.data import MappedRecords, Records, RecordSource, SparseRecords, UnitRecords, Units
 from dpsrm.gradients import AUTO, LinearEngine, Objective, Way, binary_loss, multiclass_loss
 from dpsrm.gradients.batch import on_device
-from dpsrm.gradients.below import foreign_rules, refuse_subclasses
+from dpsrm.gradients.below import RULE, foreign_rules, refuse_subclasses
 from dpsrm.gradients.torch_state import generators_kept
 from dpsrm.training.config import Settings
 from dpsrm.training.settings import Performance, Privacy
@@ -171,19 +171,13 @@ def need_isolated(objective: Objective, records: RecordSource, *, performance: P
 
     Says, once, which buffers or frozen parameters they write: those writes are discarded.
 
-    Edge cases: the closed form of a linear model runs neither. A `torch.autograd.Function`, or an operator
-    of `torch.library`, with a vmap rule of its own is given all examples: while one is defined outside of torch, vmap
-    is refused.
+    Edge cases: the closed form of a linear model runs neither. An operator of `torch.library` with a vmap rule of its
+    own is given all examples: while one is defined outside of torch, vmap is refused, whoever calls it.
     """
     if performance.engine in (AUTO, "linear") and LinearEngine.applies(objective):
         return
     rules = foreign_rules() if objective.way is Way.VMAP else []
-    need(
-        not rules,
-        "a torch.autograd.Function or an operator with a vmap rule of its own sees all examples of a batch",
-        found=rules,
-        remedy='use performance.engine = "loop", or generate_vmap_rule = True, or no rule, instead of that one',
-    )
+    need(not rules, RULE.format(", ".join(rules)))
     if objective.way is Way.VMAP:
         refuse_subclasses(objective.module, objective.loss)
     theta_P = objective.theta()
