@@ -53,7 +53,10 @@ def test_hes_start_suits_relu_and_changes_nothing_else():
     assert torch.equal(ours[9].weight, torchs[9].weight)
     assert set(ABOUT["mnist"].models) == {"CNN4 relu", "CNN4 tanh", "CNN4 relu, He"}
     for he, relu in zip(image_spaces("mnist", "CNN4 relu, He"), image_spaces("mnist", "CNN4 relu"), strict=True):
-        assert replace(he, model=relu.model) == relu, "both are searched alike"
+        assert replace(he, model=relu.model, at_rank=relu.at_rank) == relu, "both are searched alike"
+        if he.at_rank:
+            before, begun = he.begin(1), he.begin(2)
+            assert begun == {**before, "epochs": 2, "learning_rate": 5}, "but at ε = 7, where more passes cost less"
 
 
 def test_a_seeds_start_is_its_own_and_leaves_torchs_alone():

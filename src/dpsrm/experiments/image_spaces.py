@@ -19,13 +19,14 @@ Axes = dict[str, list[Any]]
 class _Grid:
     """The grids of one problem; `first` is where each search begins, as a place in each list.
 
-    `first_relu`: other places for the network with ReLU.
+    `first_relu`: other places for the network with ReLU. `at_largest`: others at the largest ε, for models named so.
     """
 
     clips: list[float]
     schedule: Axes
     first: dict[str, int]
     first_relu: dict[str, int] = field(default_factory=dict)
+    at_largest: dict[str, dict[str, int]] = field(default_factory=dict)
     paper: Axes = field(default_factory=dict)
     papers_clip: float = 0.0
     papers_gammas: list[float] = field(default_factory=list)
@@ -42,6 +43,7 @@ _GRIDS: dict[str, _Grid] = {
         schedule={"batch": [512, 1024, 2048], "epochs": [5.0, 10.0, 20.0], "learning_rate": _RATES},
         first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 5},
         first_relu={"learning_rate": 4, "gamma": 3},
+        at_largest={"CNN4 relu, He": {"epochs": 2, "learning_rate": 5}},
         paper={"batch": [256, 512, 1024], "learning_rate": [0.01, 0.05, 0.1, 0.25, 0.5], "epochs": [5.0, 10.0, 20.0]},
         papers_clip=1.5,
         papers_gammas=_GAMMAS,
@@ -136,6 +138,7 @@ def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
             training={**grid.schedule, **_FALLING},
             model=model,
             first={name: other.get(name, at) for name, at in {**grid.first, **first}.items()},
+            at_rank={len(ABOUT[problem].epsilons) - 1: grid.at_largest.get(model, {})},
             rate_per_clip=grid.rate_per_clip,
         )
         for label, (method, own, first) in _OWN.items()

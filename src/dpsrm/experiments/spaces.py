@@ -19,8 +19,9 @@ class Space:
     """The settings of one row that may vary; each is a list, from small to large.
 
     `model` is the one the row is about; `first` is where a short search begins, at the smallest ε (None: at random);
-    with `rate_per_clip` learning rates stand for their products with C1; `as_papers` sets C2 = γ and takes
-    `first_batch` as a multiple of the batch, as in the paper's experiments on images.
+    `at_rank` says where else at the ε of some rank; with `rate_per_clip` learning rates stand for their products with
+    C1; `as_papers` sets C2 = γ and takes `first_batch` as a multiple of the batch, as in the paper's experiments on
+    images.
     """
 
     label: str
@@ -30,6 +31,7 @@ class Space:
     private: bool = True
     model: str = ""
     first: Point | None = None
+    at_rank: Mapping[int, Point] = field(default_factory=dict)
     as_papers: bool = False
     rate_per_clip: bool = False
 
@@ -43,7 +45,8 @@ class Space:
             return None
         last = len(self.training["learning_rate"]) - 1
         rate = min(self.first["learning_rate"] + rank, last) if self.private else self.first["learning_rate"]
-        return {**dict.fromkeys(self._axes(), 0), **self.first, "learning_rate": rate}
+        begun = {**dict.fromkeys(self._axes(), 0), **self.first, "learning_rate": rate}
+        return {**begun, **self.at_rank.get(rank, {})}
 
     def neighbour(self, point: Point, stream: np.random.Generator) -> Point:
         """A random point one step away along one axis or two."""
