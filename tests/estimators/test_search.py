@@ -1,9 +1,12 @@
 """A private search: its price, what it scores on, and that single tries do not come out."""
 
 import logging
+import pickle
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 
@@ -13,6 +16,7 @@ from dpsrm.core.errors import BudgetExceeded, InputError
 from dpsrm.core.events import Charge, GaussianRelease, Sampling, Scheme, Spending
 from dpsrm.core.randomness import Streams
 from dpsrm.estimators import search
+from dpsrm.estimators.leaks import PrivacyLeakWarning
 from dpsrm.estimators.scores import noisy_score
 from dpsrm.estimators.selection import ETA, TryPlan, plan_tries
 from dpsrm.mechanisms import airlock
@@ -68,6 +72,26 @@ def test_a_search_finds_what_learns_and_states_the_whole_price():
     assert found.epsilon_spent_ == found.best_estimator_.epsilon_spent_ == found.best_estimator_.run_.epsilon <= 8.0
     assert not found.best_estimator_.run_.folder.path.exists()
     assert found.predict_proba(X).shape == (800, 2)
+
+
+QUICK = {"param_grid": {"learning_rate": [1.0], "steps": [2]}, "epsilon": 8.0}
+
+
+def test_the_number_of_tries_stays_secret():
+    """The theorem needs that, and a fitted search may be pickled and published."""
+    before = vars(made())
+    for tries in (1.1, 30.0):
+        found = PrivateSearchCV(made(), **QUICK, tries=tries).fit(X, Y)
+        assert vars(pickle.loads(pickle.dumps(found.estimator))) == before, "nothing was counted"
+
+
+def test_a_second_search_says_that_it_costs_again():
+    search = PrivateSearchCV(made(), **QUICK, tries=1.1).fit(X, Y)
+    with pytest.warns(PrivacyLeakWarning, match="not the only fit"):
+        search.fit(X, Y)
+    with pytest.warns(PrivacyLeakWarning, match="not the only fit") as told:
+        cross_val_score(clone(search), X, Y, cv=3)
+    assert len(told) == 2
 
 
 def test_tries_train_and_are_scored_on_different_records(monkeypatch):

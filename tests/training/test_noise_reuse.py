@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 
 import pytest
 import torch
@@ -174,6 +175,25 @@ def test_a_process_that_was_forked_off_makes_no_release(tmp_path, monkeypatch):
     assert ledger(tmp_path / "run") == before
     monkeypatch.setattr(os, "getpid", lambda: parent)
     assert run.step(batch).step == 2
+
+
+def test_another_thread_draws_before_a_release_or_after_it(tmp_path, monkeypatch):
+    """In between it would move the stream that the release takes its noise from."""
+    run = own(tmp_path / "run", losses=plain)
+    batch, step, waited = next(iter(run.data_loader)), run._run.step, []
+    other, total = threading.Thread(target=step.draw, args=(1,)), step.sums.total
+
+    def summed(*args, **kwargs):
+        other.start()
+        other.join(0.3)
+        waited.append(other.is_alive())
+        return total(*args, **kwargs)
+
+    monkeypatch.setattr(step.sums, "total", summed)
+    run.step(batch)
+    other.join(30)
+    assert waited == [True]
+    assert not other.is_alive()
 
 
 def interrupted(out, steps=4):

@@ -30,8 +30,30 @@ from sklearn.utils import check_random_state  # noqa: E402
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data  # noqa: E402
 
 
+class CountsFits(BaseEstimator):  # type: ignore[misc]
+    """Knows whether a fit is the only one: searches and cross-validations clone, and fit one clone after the other."""
+
+    _clones = 0
+    _clones_before = 0
+
+    def __sklearn_clone__(self) -> Self:
+        """A clone knows how many were made before it."""
+        made = self._uncounted_clone()
+        made._clones_before, self._clones = self._clones, self._clones + 1
+        return made
+
+    def _uncounted_clone(self) -> Self:
+        """A clone that leaves no trace."""
+        made: Self = super().__sklearn_clone__()
+        return made
+
+    def _fitted_before(self) -> bool:
+        """Whether this object, or a clone of the same one, was fitted before (or may have been)."""
+        return hasattr(self, "epsilon_spent_") or self._clones_before > 0
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+class PrivateEstimator(CountsFits):
     """Parameters of every private estimator; scikit-learn reads them off the constructor that these fields make.
 
     Args:
@@ -49,8 +71,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """
 
     _kind = "logistic"
-    _clones = 0
-    _clones_before = 0
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -72,8 +92,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         With `unit`, one id per record, a person is protected with all their records (docs/whose-privacy.md).
         """
         need(y is not None, "this estimator requires y to be passed, but the target y is None")
-        again = hasattr(self, "run_") or self._clones_before > 0
-        if again and self.budget is None and self.random_state is None:
+        if self._fitted_before() and self.budget is None and self.random_state is None:
             tell_price()
         X = self._checked(X, fitting=True)
         check_consistent_length(X, y)
@@ -82,12 +101,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tell_delta(self.delta, loaded.n)
         self._train(loaded, read=read)
         return self
-
-    def __sklearn_clone__(self) -> Self:
-        """A clone knows how many were made before it: searches and cross-validations fit one after the other."""
-        made: Self = super().__sklearn_clone__()
-        made._clones_before, self._clones = self._clones, self._clones + 1
-        return made
 
     def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
         """Targets as the loss takes them, what is public of them, and which fact was read from the records."""

@@ -13,13 +13,14 @@ import numpy.typing as npt
 from dpsrm.accounting.selection import runs_to_gamma
 from dpsrm.core.errors import BudgetExceeded, need, need_extra
 from dpsrm.core.randomness import Streams
-from dpsrm.estimators.base import PrivateEstimator, research_seed
+from dpsrm.estimators.base import CountsFits, PrivateEstimator, research_seed
+from dpsrm.estimators.leaks import tell_price
 from dpsrm.estimators.scores import noisy_score
 from dpsrm.estimators.selection import ETA, TryPlan, plan_tries
 from dpsrm.training.ranks import strategy
 
 need_extra("sklearn", extra="sklearn")
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone  # noqa: E402
+from sklearn.base import MetaEstimatorMixin  # noqa: E402
 from sklearn.model_selection import ParameterGrid  # noqa: E402
 from sklearn.utils import _safe_indexing  # noqa: E402
 from sklearn.utils.validation import check_is_fitted  # noqa: E402
@@ -28,7 +29,7 @@ _ALL = "every try is charged as the dearest, and only the best one comes out: "
 
 
 @dataclass(eq=False, repr=False)
-class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class PrivateSearchCV(MetaEstimatorMixin, CountsFits):  # type: ignore[misc]
     """The best of several parameter settings, the search included in (ε, δ).
 
     A random number of tries (about `tries`) each draw a setting of the grid, train on a part of the records and are
@@ -65,6 +66,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self._need_plain()
         alone, remedy = strategy().ranks == 1, "search without torchrun; fit() of an estimator runs on ranks"
         need(alone, "a private search runs in one process", remedy=remedy)
+        if self._fitted_before() and self.random_state is None:
+            tell_price()
         streams = Streams.choose(research_seed(self.random_state))
         train, test = self._parts(X, streams.sampling)
         settings = list(ParameterGrid(self.param_grid))
@@ -89,9 +92,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             "epsilon, delta, accountant, budget, out and random_state are not searched",
             parameters=sorted(parameters),
         )
-        made = clone(self.estimator).set_params(**parameters, accountant="rdp")
-        made._clones_before = 0  # the search pays for all its tries
-        return made
+        made = self.estimator._uncounted_clone()  # the search pays for all its tries, and their number stays secret
+        return made.set_params(**parameters, accountant="rdp")
 
     def _try(
         self,

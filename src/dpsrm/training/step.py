@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -122,7 +123,8 @@ class Step:
         sum_log: what releases were made of, if they may have to be made again.
 
     Guarantee: every release passes the airlock, over records drawn by the sampling that is charged, with the randomness
-    of its own number. An adaptive method ends before the first release that the budget does not allow.
+    of its own number, whatever other threads draw meanwhile. An adaptive method ends before the first release that the
+    budget does not allow.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class Step:
         self._private = Diagnostics()
         self._heard: Heard | None = None
         self._exhausted = False
+        self._turn = threading.RLock()
         if self.airlock.releases == 0:
             p.output.observe(0, self.strategy.kept(p.walk))
 
@@ -186,8 +189,9 @@ class Step:
         Args:
             ahead: how many releases to look beyond it, for methods whose batches do not depend on what is released.
         """
-        batch = self.prepared.walk.ask().batch if ahead == 0 else self.prepared.plan.schedule.batch
-        return self._draw(self.airlock.releases + ahead, batch)
+        with self._turn:  # the streams are those of one release at a time
+            batch = self.prepared.walk.ask().batch if ahead == 0 else self.prepared.plan.schedule.batch
+            return self._draw(self.airlock.releases + ahead, batch)
 
     def _draw(self, release: int, batch: int) -> Draw:
         """The records of one release; the streams stand at its beginning."""
@@ -205,6 +209,11 @@ class Step:
             drawn: what `draw` gave for it.
             batch: those records, if they were read already.
         """
+        with self._turn:
+            return self._step(drawn, batch)
+
+    def _step(self, drawn: Draw | None, batch: Batch | None) -> Progress | None:
+        """The same, while no other thread draws."""
         p, ask = self.prepared, self.prepared.walk.ask()
         if drawn is None:
             drawn = self._draw(self.airlock.releases, ask.batch)
