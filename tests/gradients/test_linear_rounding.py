@@ -120,9 +120,13 @@ def test_many_outputs_whose_squares_underflow():
     assert Fraction(0.999e-3) ** 2 <= square(sums(query, np.array([0])).secret) <= Fraction(1e-3) ** 2
 
 
-def test_a_clip_too_small_to_multiply_lets_nothing_through():
+def test_a_clip_too_small_to_square_is_refused():
+    """The weighted one may be smaller still, and lets nothing through then."""
     objective = linear()
-    query = gradient_at(objective, 1e-250)
+    with pytest.raises(InputError, match="underflow"):
+        gradient_at(objective, 1e-101)
+    parts = (Part(coefficients=(1.0,), clip=1e-90, weight=1e-150),)
+    query = Query(points=(objective.theta(),), parts=parts)
     assert not LinearEngine(objective)(query, (torch.ones(3, 1).double(), torch.zeros(3))).secret.any()
 
 

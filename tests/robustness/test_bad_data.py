@@ -17,7 +17,7 @@ from dpsrm.runs import verify
 from dpsrm.runs.ledger import read_ledger
 from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, train
 
-BASE = {"privacy": Privacy(epsilon=20.0, delta=1e-5, noise_multiplier=1.0), "seed": 1}
+BASE = {"privacy": Privacy(epsilon=20.0, delta=1e-5, noise_multiplier=1.0), "seed": 2}
 
 
 def go(tmp_path, data, *, module=None, loss=None, **changes):
@@ -140,3 +140,56 @@ def test_a_dataset_that_changes_between_readings_cannot_be_resumed(tmp_path):
         train(nn.Linear(5, 3), loss_for(3), Augmented(), chosen, out=tmp_path / "run", callbacks=[stop])
     with pytest.raises(dpsrm.ResumeError, match=r"data|module"):
         dpsrm.resume(tmp_path / "run", nn.Linear(5, 3), loss_for(3), Augmented())
+
+
+class Failing(Dataset):
+    """Of its 40 records one cannot be read a second time, or has a label that torch's loss cannot take."""
+
+    def __init__(self, how):
+        self._how, self._reads = how, 0
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        self._reads += i == 20
+        if self._reads > 1 and self._how == "unreadable":
+            raise OSError("a file is gone")
+        return torch.ones(3), 5 if i == 20 and self._how == "label" else i % 2
+
+
+def own_loop(tmp_path, how):
+    """A run over them, in one's own loop."""
+    chosen = {"batch_size": 4, "steps": 400, "epsilon": 1.0, "delta": 1e-5, "method": "sgd", "seed": 2}
+    model, losses = nn.Sequential(nn.Linear(3, 2)), nn.CrossEntropyLoss(reduction="none")
+    return dpsrm.make_private(model=model, losses=losses, data=Failing(how), out=tmp_path / "run", **chosen)
+
+
+@pytest.mark.parametrize(("how", "error"), [("unreadable", OSError), ("label", InputError)])
+def test_a_run_that_a_record_stopped_is_not_published(tmp_path, how, error):
+    run, made = own_loop(tmp_path, how), []
+
+    def loop():
+        while True:
+            for batch in run.data_loader:
+                made.append(run.step(batch))
+
+    with pytest.raises(error) as told:
+        loop()
+    assert made
+    assert error is OSError or "do not publish it" in str(told.value)
+    with pytest.raises(InputError, match="the last step failed"):
+        run.finish()
+    assert not (tmp_path / "run/certificate.json").exists()
+    assert not list((tmp_path / "run").glob("model*"))
+
+
+def test_a_run_that_the_user_stops_is_published(tmp_path):
+    """Also after an error that no record caused."""
+    run = own_loop(tmp_path, "never")
+    for batch in run.data_loader:
+        run.step(batch)
+        with pytest.raises(InputError, match="the batch that the loader drew last"):
+            run.step(batch)
+        break
+    assert verify(run.finish().folder.path).ok

@@ -200,9 +200,10 @@ class Objective:
 
     @torch.enable_grad()
     def _runs(self, vector_P: Tensor, batch: Batch) -> bool:
-        """Whether an example runs by an ordinary call; with gradients, because the module may ask for some inside."""
+        """Whether each example runs by an ordinary call; with gradients, because the module may ask for some inside."""
         try:
-            self.alone(vector_P.detach().requires_grad_(), example(batch, 0))
+            for i in range(examples(batch)):
+                self.alone(vector_P.detach().requires_grad_(), example(batch, i))
         except Exception:
             return False
         return True

@@ -37,6 +37,10 @@ class ClipRule(str, Enum):
     __hash__ = str.__hash__  # equal texts are equal members; Enum's own hash is slow, and parts are looked up by it
 
 
+_SMALLEST = 1e-100
+"""Float64 can square it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """weight · clip(Σ_k coefficients[k] · ∇f_i(point k), clip) for each example i.
@@ -54,6 +58,7 @@ class Part:
     def __post_init__(self) -> None:
         """Refuse clips and weights that bound nothing."""
         need(self.clip > 0, "a clip must be positive", clip=self.clip)
+        need(self.clip >= _SMALLEST, "squares of norms near so small a clip would underflow", clip=self.clip)
         need(0 <= self.weight < math.inf, "a weight must be finite and not negative", weight=self.weight)
         need(
             all(map(math.isfinite, self.coefficients)),

@@ -127,7 +127,8 @@ class PrivateLoader:
                 "every batch that is drawn must be given to step() before the next is drawn",
                 remedy="call step(batch) for each batch of the loader, also for those you would rather leave out",
             )
-            draw, batch = next(source)
+            with self._run.step.over_records():
+                draw, batch = next(source)
             if again is None:
                 batch = on_device(batch, self._device)
                 self.pending = Drawn.of(draw, batch)

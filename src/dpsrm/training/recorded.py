@@ -100,6 +100,8 @@ class RecordedRun:
         self._held = held
         self._timer = CheckpointTimer(prepared.settings.performance, self.write_checkpoint, self.strategy.due)
         journal = (folder.private / "progress.jsonl") if self.strategy.leader else Path(os.devnull)
+        if self.strategy.leader:
+            journal.touch(mode=0o600)
         self._journal = held.enter_context(journal.open("ab" if after else "wb", buffering=0))
 
     def advance(self, drawn: Draw | None = None, batch: Any = None) -> Progress | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from dpsrm.core.errors import BudgetExceeded, Diverged, LedgerError, need
+from dpsrm.core.errors import BudgetExceeded, Diverged, InputError, IsolationError, LedgerError, ResumeError, need
 from dpsrm.core.events import Sampling, Spending
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.data import Picked
@@ -25,6 +25,8 @@ from dpsrm.sampling import draw
 from dpsrm.sampling.draw import Indices
 from dpsrm.training.prepare import Prepared
 from dpsrm.training.summing import summer
+
+_STOPPED = "that it stopped after releases were made may say something about a record: do not publish it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +165,7 @@ class Step:
         self._heard: Heard | None = None
         self._exhausted = False
         self._turn = threading.RLock()
+        self._failed_at: int | None = None
         if self.airlock.releases == 0:
             p.output.observe(0, self.strategy.kept(p.walk))
 
@@ -223,7 +226,8 @@ class Step:
             p.streams.seek(drawn.release)
         before = p.walk.time
         try:
-            self._answer(ask, drawn, batch)
+            with self.over_records():
+                self._answer(ask, drawn, batch)
         except BudgetExceeded:
             if not p.plan.method.adaptive:
                 raise
@@ -245,12 +249,32 @@ class Step:
             heard=self._heard,
         )
 
+    @contextmanager
+    def over_records(self) -> Iterator[None]:
+        """Around code that records may cause to fail: a run that ended there would tell of them (see `result`)."""
+        try:
+            yield
+        except (BudgetExceeded, ResumeError, LedgerError):
+            raise
+        except Exception as error:
+            self._failed_at = self.airlock.releases
+            if self._failed_at and isinstance(error, (InputError, IsolationError)):
+                raise type(error)(f"{error} ({_STOPPED})") from error
+            raise
+
     def result(self) -> Tensor:
         """The θ to hand out; of a run stopped before its output keeps anything (a tail average), the newest.
 
-        Guarantee: at the end of a plan, what was charged is what it predicted.
+        Guarantee: at the end of a plan, what was charged is what it predicted. No other end is where a record put it.
         """
         p, plan = self.prepared, self.prepared.plan
+        private = plan.privacy is not None
+        need(
+            not private or self.done or self._failed_at != self.airlock.releases,
+            "the last step failed, perhaps because of a record, so a run that ends there would tell of it",
+            step=p.walk.time + 1,
+            remedy="make the step, or publish nothing and begin anew with records that module and loss can take",
+        )
         if self.done and not plan.method.adaptive and self.book.spending != plan.spending:
             raise LedgerError(
                 "the ledger written differs from the ledger the plan predicted: this is a defect in dpsrm"
