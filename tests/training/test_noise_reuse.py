@@ -203,6 +203,31 @@ def interrupted(out, steps=4):
     return out / "private" / "sums.log"
 
 
+def test_a_copy_of_a_run_does_not_go_on_beside_it(tmp_path):
+    """With another learning rate its sums would be others, under the same noise; a folder may be renamed."""
+    interrupted(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    same = {"losses": plain, "performance": Performance(checkpoint_steps=3), "resume": True}
+    for changes in ({}, {"rate": 0.9}):
+        with pytest.raises(ResumeError, match=r"keys\.json is a copy"):
+            own(tmp_path / "copy", **same, **changes)
+    (tmp_path / "run").rename(tmp_path / "renamed")
+    own(tmp_path / "renamed", **same).__exit__(None, None, None)
+    with own(tmp_path / "copy", **same, moved=True) as run:
+        for batch in run.data_loader:
+            run.step(batch)
+        run.finish()
+    assert dpsrm.verify(tmp_path / "copy").ok
+
+
+def test_whoever_moved_a_run_says_so(tmp_path):
+    killed(tmp_path / "run", plain)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    with pytest.raises(ResumeError, match="--moved"):
+        resume(tmp_path / "copy", network(), plain, data())
+    resume(tmp_path / "copy", network(), plain, data(), moved=True)
+
+
 def test_another_learning_rate_is_refused_where_the_log_is_gone_too(tmp_path):
     path = interrupted(tmp_path / "run")
     content = path.read_text().splitlines(keepends=True)

@@ -59,6 +59,7 @@ class TrainingJob:
     out: Path
     overwrite: bool
     reference: bool
+    moved: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +126,8 @@ def _resume(job: TrainingJob, title: str) -> Run:
     epsilon = None if job.settings.privacy is None else job.settings.privacy.epsilon
     with progress_bar(title, epsilon=epsilon) as bar:
         loss, records = loss_for(len(job.records.classes)), job.model.records(job.records)
-        return resume(job.out, _module(job), loss, records, callbacks=[bar], unit=job.records.units)
+        unit = job.records.units
+        return resume(job.out, _module(job), loss, records, callbacks=[bar], unit=unit, moved=job.moved)
 
 
 def _train(job: TrainingJob, settings: Settings, out: Path, title: str) -> Run:

@@ -49,6 +49,7 @@ def train(
     overwrite: Annotated[bool, typer.Option(help="Delete an existing run folder first.")] = False,
     reference: Annotated[bool, typer.Option(help="Train a non-private reference too, into RUN/private.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with this interrupted run; takes no settings.")] = None,
+    moved: Annotated[bool, typer.Option(help="With --resume: no other copy of that folder goes on.")] = False,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: section.name=value, e.g. training.batch=500.")
     ] = None,
@@ -81,7 +82,7 @@ def train(
         name = Path(told.data.path).stem
         folder = resume if resume is not None else new_out(run, name, overwrite=overwrite)
         job = _job(told, folder, overwrite=overwrite, reference=reference, mlp_rate=rate)
-        outcome = run_job(job, resuming=resume is not None)
+        outcome = run_job(replace(job, moved=moved), resuming=resume is not None)
     if out.quiet:
         return  # another rank speaks
     if as_json:
@@ -92,7 +93,7 @@ def train(
 
 def _need_own_settings(given: dict[str, Any]) -> None:
     """Refuse what a resumed run would not follow; `given` holds all options of `train`, by their names in Python."""
-    words, beside = {"run": "out", "change": "set"}, ("overwrite", "reference", "resume", "as_json")
+    words, beside = {"run": "out", "change": "set"}, ("overwrite", "reference", "resume", "moved", "as_json")
     names = [name for name, value in given.items() if not (value is None or value is False or name in beside)]
     changed = [f"--{words.get(name, name).replace('_', '-')}" for name in names]
     need(not changed, "a run is resumed with its own settings", given=changed, remedy="leave them out")

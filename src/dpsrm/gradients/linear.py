@@ -184,9 +184,9 @@ class LinearEngine:
     Guarantee: as every engine's, rounding included (docs/decisions/linear-rounding.md).
 
     Edge cases: inputs may be dense (B, D) of any floating type, or `torch.sparse_csr` without repeated columns; an
-    example whose ‖x‖ overflows float64 counts as not finite; a clip below 1e-200 lets nothing through. Targets of
-    `multiclass_loss` must be classes, or −100 to be ignored. The first call in a fresh installation compiles for some
-    seconds; the result is kept on disk.
+    example whose ‖x‖ overflows float64 counts as not finite; weight times clip below 1e-200 lets nothing through.
+    Targets of `multiclass_loss` must be classes, or −100 to be ignored. The first call in a fresh installation compiles
+    for some seconds; the result is kept on disk.
 
     >>> LinearEngine.applies(Objective.of(nn.Linear(3, 1), lambda outputs, targets: outputs.sum(1)))
     False

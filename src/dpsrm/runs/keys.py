@@ -1,6 +1,8 @@
 """The run's stream key on disk: from before the first charge until the run ends, readable by its owner alone.
 
 Whoever has the key can subtract the noise. It is in this one file, and never in a checkpoint, ledger, report or log.
+The file knows its own number (inode): two folders that went on with one key would add the same noise to different sums,
+so a copy resumes nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +16,21 @@ from dpsrm.core.files import read_limited, sync_directory
 from dpsrm.core.randomness import Streams
 
 _LIMIT = 4096
+_COPY = (
+    "{} is a copy: the folder was copied, restored from a backup or moved to another disk. If two copies go on, the "
+    "same noise is added to different sums, and both can be read. Go on with the original; or, if no other copy ever "
+    "goes on and none went further than this one, say so by --moved (in Python moved=True)"
+)
 
 
 def keep_keys(path: Path, streams: Streams) -> None:
     """Create the file (which must not exist), mode 0600, on disk before this returns."""
     body = {"warning": "whoever has this key can remove the noise", "private": streams.private}
-    content = json.dumps({**body, "key": streams.surrender_key().hex()}).encode()
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
+            file = os.fstat(handle).st_ino
+            content = json.dumps({**body, "file": file, "key": streams.surrender_key().hex()}).encode()
             if os.write(handle, content) != len(content):
                 raise OSError("disk full")
             os.fsync(handle)
@@ -33,8 +41,12 @@ def keep_keys(path: Path, streams: Streams) -> None:
         raise InputError(f"cannot keep the run's key in {path}: {error}") from error
 
 
-def read_keys(path: Path) -> Streams:
-    """The streams of an interrupted run; `ResumeError` if the key is gone, malformed or readable by others."""
+def read_keys(path: Path, *, moved: bool = False) -> Streams:
+    """The streams of an interrupted run; `ResumeError` if the key is gone, malformed, readable by others, or a copy.
+
+    Args:
+        moved: the caller's word that of all copies only this one goes on.
+    """
     if not path.exists():
         raise ResumeError(f"{path} is gone: the run is finished, or its key was destroyed; it cannot be resumed")
     if path.stat().st_mode & 0o077:
@@ -44,9 +56,12 @@ def read_keys(path: Path) -> Streams:
         private, key = body["private"], bytes.fromhex(body["key"])
         if type(private) is not bool or len(key) != 32:
             raise ValueError("a key has 32 bytes")
+        original = body.get("file") == path.stat().st_ino
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         # the message must not quote the file's content
         raise ResumeError(f"{path} is not a key file ({type(error).__name__}); the run cannot be resumed") from None
+    if private and not (original or moved):
+        raise ResumeError(_COPY.format(path))
     return Streams(key, private=private)
 
 

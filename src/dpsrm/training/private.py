@@ -54,6 +54,7 @@ def make_private(
     max_diff_norm: float = 0.5,
     out: Path | str | None = None,
     resume: bool = False,
+    moved: bool = False,
     overwrite: bool = False,
     sampling: Scheme | str = Scheme.POISSON,
     adjacency: Adjacency | str = Adjacency.REPLACE_ONE,
@@ -97,6 +98,7 @@ def make_private(
         max_grad_norm, max_diff_norm: C1, and C2 where the method has one.
         out: the run folder; without it one under runs/ is named after the time.
         resume: go on with the interrupted run in `out`.
+        moved: as in `resume`.
         output: which θ `finish` leaves in the model: the last one, or "tail", "ema", "random".
         statement: what the operator says in the report.
         unit, rows_per_unit: whose each record is, one id per record, if a person is to be protected with all their
@@ -161,7 +163,7 @@ def make_private(
     strategy(lending).align(model)
     stepper, name = given_stepper(optimizer, model, total or 1)
     preparer = partial(prepare, model, given_losses(losses), records, stepper=stepper, unit=unit, lending=lending)
-    run = _run(settings, preparer, model, out, resume=resume, overwrite=overwrite, optimizer=name)
+    run = _run(settings, preparer, model, out, resume=resume, moved=moved, overwrite=overwrite, optimizer=name)
     loader = PrivateLoader(run, batches=each if steps is None else steps, like=data_loader)
     return PrivateTraining(run, loader)
 
@@ -173,6 +175,7 @@ def _run(
     out: Path | str | None,
     *,
     resume: bool,
+    moved: bool,
     overwrite: bool,
     optimizer: dict[str, Any],
 ) -> RecordedRun:
@@ -180,7 +183,8 @@ def _run(
     if resume:
         if out is None:
             raise ResumeError("to resume, give the run folder as out")
-        run = reopen(Path(out), preparer, parameters=Layout.of(model).size, lending=preparer.keywords["lending"])
+        size, lending = Layout.of(model).size, preparer.keywords["lending"]
+        run = reopen(Path(out), preparer, parameters=size, lending=lending, moved=moved)
         if run.prepared.settings != settings:
             run.close()
             raise ResumeError("the settings must be the same as when the run began: see its config.toml")

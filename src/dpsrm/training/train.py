@@ -106,6 +106,7 @@ def resume(
     *,
     callbacks: Sequence[Callback] = (),
     unit: Any = None,
+    moved: bool = False,
 ) -> Run:
     """Go on with a run that was interrupted, however it was: the result is the one it would have had, bit for bit.
 
@@ -113,6 +114,7 @@ def resume(
         run: the run folder.
         module, loss, data: the same as before; the module's trainable values do not matter, its shapes do.
         callbacks, unit: as in `train`.
+        moved: the folder was moved to another disk, and no other copy of it goes on; otherwise a copy is refused.
 
     Returns:
         The `Run`; `module` now holds the chosen output θ.
@@ -129,7 +131,8 @@ def resume(
     lending = lend(module)
     strategy(lending).need_alike(module)
     preparer = partial(prepare, module, loss, data, unit=unit, lending=lending)
-    return _to_the_end(reopen(Path(run), preparer, parameters=Layout.of(module).size, lending=lending), callbacks)
+    size = Layout.of(module).size
+    return _to_the_end(reopen(Path(run), preparer, parameters=size, lending=lending, moved=moved), callbacks)
 
 
 def _to_the_end(run: RecordedRun, callbacks: Sequence[Callback]) -> Run:
@@ -220,18 +223,21 @@ def _opened(
     return held.enter_context(Ledger(folder.ledger, header)), pack_checkpoint(first, streams)
 
 
-def reopen(path: Path, prepare: Preparer, *, parameters: int, lending: Lending | None = None) -> RecordedRun:
+def reopen(
+    path: Path, prepare: Preparer, *, parameters: int, lending: Lending | None = None, moved: bool = False
+) -> RecordedRun:
     """An interrupted run where its last checkpoint stood, with the folder held; `ResumeError` if it cannot be.
 
     Args:
         prepare: as in `begin`; it must lead to the very same run.
         parameters: how many numbers the module trains, which limits the size of a checkpoint.
         lending: as in `begin`.
+        moved: as in `resume`.
     """
     ranks, folder = strategy(lending), RunFolder(path)
     with ExitStack() as held:
         with ranks.together():
-            own, packed = _found(folder, held, parameters) if ranks.leader else (None, b"")
+            own, packed = _found(folder, held, parameters, moved) if ranks.leader else (None, b"")
         streams = ranks.streams(own)
         checkpoint = unpack_checkpoint(ranks.tell(packed), streams, f"the checkpoint {folder.checkpoint}")
         with ranks.together():
@@ -246,7 +252,7 @@ def reopen(path: Path, prepare: Preparer, *, parameters: int, lending: Lending |
         return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all(), sum_log=sum_log, after=checkpoint)
 
 
-def _found(folder: RunFolder, held: ExitStack, parameters: int) -> tuple[Streams, bytes]:
+def _found(folder: RunFolder, held: ExitStack, parameters: int, moved: bool) -> tuple[Streams, bytes]:
     """Hold the folder of an interrupted run; its key, and its last checkpoint."""
     if not folder.path.is_dir():
         raise ResumeError(f"a run is a folder; got {str(folder.path)!r}")
@@ -254,7 +260,7 @@ def _found(folder: RunFolder, held: ExitStack, parameters: int) -> tuple[Streams
         held.enter_context(folder.hold())
     _need_unfinished(folder)
     need_reserved(folder.path)
-    streams = read_keys(folder.keys)
+    streams = read_keys(folder.keys, moved=moved)
     checkpoint = read_checkpoint(folder.checkpoint, streams, parameters=parameters)
     _need_same_files(folder, checkpoint)
     return streams, pack_checkpoint(checkpoint, streams)
