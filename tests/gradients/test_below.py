@@ -136,6 +136,14 @@ def test_what_would_see_all_examples_is_refused(engine, kind, words):
     assert moved(LoopEngine, kind) <= 0.2, "the loop gives it one example"
 
 
+@pytest.mark.parametrize("kind", [Packed, Dispatched])
+def test_losses_are_computed_with_nothing_below(kind):
+    """Choices among step sizes are made of them; no engine is between."""
+    objective = Objective.of(kind(), loss)
+    with pytest.raises(IsolationError, match="all examples of a batch"):
+        objective.losses(objective.theta(), batch())
+
+
 @pytest.mark.parametrize("around", [save_on_cpu, Rounding])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_the_loop_around_has_entered_is_refused(engine, around):

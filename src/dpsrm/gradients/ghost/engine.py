@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from dpsrm.core.secret import ClippedSum
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, as_batch, copies, dense, example, examples, groups, padded, rows, shapes
+from dpsrm.gradients.below import nothing_below
 from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost.assemble import add_blocks, agree, blocks
@@ -95,9 +97,10 @@ class GhostEngine:
         """The clipped sum."""
         tally = Tally.empty(query, steady=self.steady and not isinstance(batch, Ragged))
         draws = Draws(steady=tally.steady)
-        for group in groups(batch):
-            if examples(group):
-                self._add_group(tally, dense(group), draws)
+        with nothing_below() if self.objective.way is Way.VMAP else nullcontext():
+            for group in groups(batch):
+                if examples(group):
+                    self._add_group(tally, dense(group), draws)
         return tally.result()
 
     def _add_group(self, tally: Tally, batch: Batch, draws: Draws) -> None:

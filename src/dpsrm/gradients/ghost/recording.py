@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from dpsrm.core.tree import Bundles, leaves
 from dpsrm.gradients.batch import Batch, examples
-from dpsrm.gradients.below import nothing_below
 from dpsrm.gradients.ghost.calls import Call, Copied
 from dpsrm.gradients.ghost.derived import Derived
 from dpsrm.gradients.ghost.kept import Shown
@@ -77,8 +75,7 @@ def record(
         parameters = {name: p.detach().requires_grad_() for name, p in own.items()}
         recorder = Recorder(parameters, batch=_sizes(batch) if objective.way is Way.BATCH else None, shown=shown)
         losses_B = _losses(objective.ready(), parameters, recorder, batch, steady=steady)
-        with nothing_below() if objective.way is Way.VMAP else nullcontext():
-            leaks = _backward(recorder, losses_B, objective.own) if losses_B.requires_grad else ()
+        leaks = _backward(recorder, losses_B, objective.own) if losses_B.requires_grad else ()
     if not leaks:
         recorder.kept.check()
         _settle(recorder, first, len(losses_B))
