@@ -1,5 +1,6 @@
 """Noise that was published is never made again for another sum, in `train` or in one's own loop, whatever changed."""
 
+import json
 import os
 import shutil
 import threading
@@ -213,7 +214,12 @@ def test_a_copy_of_a_run_does_not_go_on_beside_it(tmp_path):
             own(tmp_path / "copy", **same, **changes)
     (tmp_path / "run").rename(tmp_path / "renamed")
     own(tmp_path / "renamed", **same).__exit__(None, None, None)
-    with own(tmp_path / "copy", **same, moved=True) as run:
+    keys = tmp_path / "copy/private/keys.json"
+    key = json.loads(keys.read_text())["key"]
+    own(tmp_path / "copy", **same, moved=True).__exit__(None, None, None)
+    with own(tmp_path / "copy", **same) as run:  # who said so once need not again
+        assert json.loads(keys.read_text())["key"] == key
+        assert not keys.with_suffix(".new").exists()
         for batch in run.data_loader:
             run.step(batch)
         run.finish()

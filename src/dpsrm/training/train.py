@@ -23,7 +23,7 @@ from dpsrm.data.datasets import ON_DISK
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
 from dpsrm.mechanisms.sum_log import SumLog, begin_sums, read_sums
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.keys import keep_keys, read_keys
+from dpsrm.runs.keys import adopt_keys, keep_keys, read_keys
 from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
 from dpsrm.training.ahead import ReadAhead
 from dpsrm.training.checkpoint import (
@@ -263,6 +263,8 @@ def _found(folder: RunFolder, held: ExitStack, parameters: int, moved: bool) -> 
     streams = read_keys(folder.keys, moved=moved)
     checkpoint = read_checkpoint(folder.checkpoint, streams, parameters=parameters)
     _need_same_files(folder, checkpoint)
+    if moved:
+        adopt_keys(folder.keys, streams)
     return streams, pack_checkpoint(checkpoint, streams)
 
 
