@@ -16,6 +16,7 @@ from dpsrm.core.errors import InputError, need, need_extra
 from dpsrm.core.randomness import Streams
 from dpsrm.data import Loaded, Records, Units
 from dpsrm.data.unlabelled import is_frame
+from dpsrm.estimators.fits import CountsFits
 from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, need_memory
 from dpsrm.estimators.leaks import tell_delta, tell_leak, tell_price
 from dpsrm.runs.ledger import READ
@@ -25,31 +26,8 @@ from dpsrm.training.defaults import Choices, Shape, choose
 from dpsrm.training.predict import module_outputs
 
 need_extra("sklearn", extra="sklearn")
-from sklearn.base import BaseEstimator  # noqa: E402
 from sklearn.utils import check_random_state  # noqa: E402
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data  # noqa: E402
-
-
-class CountsFits(BaseEstimator):  # type: ignore[misc]
-    """Knows whether a fit is the only one: searches and cross-validations clone, and fit one clone after the other."""
-
-    _clones = 0
-    _clones_before = 0
-
-    def __sklearn_clone__(self) -> Self:
-        """A clone knows how many were made before it."""
-        made = self._uncounted_clone()
-        made._clones_before, self._clones = self._clones, self._clones + 1
-        return made
-
-    def _uncounted_clone(self) -> Self:
-        """A clone that leaves no trace."""
-        made: Self = super().__sklearn_clone__()
-        return made
-
-    def _fitted_before(self) -> bool:
-        """Whether this object, or a clone of the same one, was fitted before (or may have been)."""
-        return hasattr(self, "epsilon_spent_") or self._clones_before > 0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from dpsrm.accounting.selection import runs_to_gamma
 from dpsrm.core.errors import BudgetExceeded, need, need_extra
 from dpsrm.core.randomness import Streams
-from dpsrm.estimators.base import CountsFits, PrivateEstimator, research_seed
+from dpsrm.estimators.base import PrivateEstimator, research_seed
+from dpsrm.estimators.fits import CountsFits
 from dpsrm.estimators.leaks import tell_price
 from dpsrm.estimators.scores import noisy_score
 from dpsrm.estimators.selection import ETA, TryPlan, plan_tries

@@ -98,9 +98,8 @@ class GhostEngine:
         tally = Tally.empty(query, steady=self.steady and not isinstance(batch, Ragged))
         draws = Draws(steady=tally.steady)
         with nothing_below() if self.objective.way is Way.VMAP else nullcontext():
-            for group in groups(batch):
-                if examples(group):
-                    self._add_group(tally, dense(group), draws)
+            for group in filter(examples, groups(batch)):
+                self._add_group(tally, dense(group), draws)
         return tally.result()
 
     def _add_group(self, tally: Tally, batch: Batch, draws: Draws) -> None:
