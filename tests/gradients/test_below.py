@@ -193,6 +193,7 @@ def test_torch_is_as_before_after_the_last_pass():
     with pytest.raises(ValueError, match="inside"), nothing_below():
         raise ValueError("inside")
     assert [dict(vars(kind)) for kind in kinds] == before
+    assert gc.isenabled()
 
 
 class Coarse(torch.Tensor):
@@ -242,7 +243,12 @@ class DefinedInForward(Net):
         class Local(torch.Tensor):
             __torch_dispatch__ = ROUNDING
 
-        return super().forward(x * torch.ones(3).as_subclass(Local))
+        y = x * torch.ones(3).as_subclass(Local)
+        del Local
+        for _ in range(3000):  # as much as makes Python look for what nobody holds
+            made = []
+            made.append(made)
+        return super().forward(y)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,6 +7,7 @@ Each has a door in torch that it must go through; the doors are guarded while a 
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,15 +51,30 @@ _Method = Callable[..., Any]
 
 @contextmanager
 def nothing_below() -> Iterator[None]:
-    """Inside, none of the user's code is run below vmap: what would do so is an `IsolationError`.
+    """Around a pass, inside of which none of the user's code is run below vmap: that is an `IsolationError`.
 
     Modes of torch's own (counting, tracing) may run, and the saved tensor hooks of this package.
 
-    Around several passes it costs as much as around one.
+    Edge cases: hooks and modes that were entered before are refused, too. A class that the pass itself defines cannot
+    be guarded, so it is refused at the end; until then it must not be collected.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with guarded():
+            yield
+            _need_no_new_kinds()
+    finally:
+        if collecting:
+            gc.enable()
 
-    Edge cases: hooks and modes that were entered before are refused, too. torch has no list of what was entered and
-    left again, so its classes tell for the time being; this holds for all threads, because backward passes have
-    threads of their own.
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """The guards alone, around several passes, which then cost less.
+
+    torch has no list of what was entered and left again, so its classes tell for the time being; this holds for all
+    threads, because backward passes have threads of their own.
     """
     try:
         with disable_saved_tensors_hooks(SAVED):
@@ -70,8 +86,6 @@ def nothing_below() -> Iterator[None]:
     _begin()
     try:
         yield
-        if _inside == 1:
-            _need_no_new_kinds()
     finally:
         _end()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from dpsrm.core.secret import ClippedSum
 from dpsrm.core.tree import Ragged
 from dpsrm.gradients.batch import Batch, as_batch, copies, dense, example, examples, groups, padded, rows, shapes
-from dpsrm.gradients.below import nothing_below
+from dpsrm.gradients.below import guarded
 from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost.assemble import add_blocks, agree, blocks
@@ -97,7 +97,7 @@ class GhostEngine:
         """The clipped sum."""
         tally = Tally.empty(query, steady=self.steady and not isinstance(batch, Ragged))
         draws = Draws(steady=tally.steady)
-        with nothing_below() if self.objective.way is Way.VMAP else nullcontext():
+        with guarded() if self.objective.way is Way.VMAP else nullcontext():
             for group in filter(examples, groups(batch)):
                 self._add_group(tally, dense(group), draws)
         return tally.result()
