@@ -170,10 +170,12 @@ def test_a_process_that_was_forked_off_makes_no_release(tmp_path, monkeypatch):
     batches = iter(run.data_loader)
     run.step(next(batches))
     before, batch, parent = ledger(tmp_path / "run"), next(batches), os.getpid()
+    sums = (tmp_path / "run/private/sums.log").read_bytes()
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
     with pytest.raises(LedgerError, match="forked off"):
         run.step(batch)
     assert ledger(tmp_path / "run") == before
+    assert (tmp_path / "run/private/sums.log").read_bytes() == sums, "the parent's record of its sums is left alone"
     monkeypatch.setattr(os, "getpid", lambda: parent)
     assert run.step(batch).step == 2
 

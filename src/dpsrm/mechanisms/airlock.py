@@ -113,6 +113,7 @@ class Airlock:
 
     def select(self, scores: ClippedScores, *, sampling: Sampling, rho: float, selection: Selection) -> int:
         """The index of the least score, told with noise for a zCDP price (ρ = ∞: exactly, charged as ε = ∞)."""
+        self._need_own_process()
         _need_all(sampling)
         _need_rows(scores.rows, sampling)
         if self._sum_log is not None:
@@ -140,6 +141,7 @@ class Airlock:
 
     def _released(self, total: ClippedSum[Tensor], sampling: Sampling, noise_multiplier: float, event: Event) -> Tensor:
         """Pay for `event`, then release the mean with the noise it stands for."""
+        self._need_own_process()
         _need_rows(total.rows, sampling)
         std = self.noise_std(total, sampling=sampling, noise_multiplier=noise_multiplier) * sampling.batch
         if noise_multiplier != 0:
@@ -156,13 +158,13 @@ class Airlock:
         noisy = noise.to(total.secret.device).add_(total.secret)
         return on_grid(noisy, std, of=part.of).div_(float(sampling.batch))
 
-    def _pay(self, event: Event, count: int = 1) -> None:
-        """Use charges made ahead, or have the budget accept new ones and write them down.
-
-        A process that was forked off holds the same charges and would make the same noise: it may not.
-        """
+    def _need_own_process(self) -> None:
+        """Refuse a process that was forked off, before it writes anything: it would make the same noise."""
         if os.getpid() != self._process:
             raise LedgerError(_FORKED)
+
+    def _pay(self, event: Event, count: int = 1) -> None:
+        """Use charges made ahead, or have the budget accept new ones and write them down."""
         unused = self._unused_charges.get(event, 0)
         while unused < count:
             ahead = self._planned.count(event) - self._ledger.spending.count(event)

@@ -68,7 +68,7 @@ def read_keys(path: Path, *, moved: bool = False) -> Streams:
 def adopt_keys(path: Path, streams: Streams) -> None:
     """Make the copy an original, for which nobody has to give their word again."""
     new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
+    destroy_keys(new)  # of an attempt that was killed
     keep_keys(new, streams)
     with path.open("r+b", buffering=0) as old:
         new.replace(path)
