@@ -19,7 +19,8 @@ from dpsrm.core.randomness import Streams
 from dpsrm.gradients import Objective
 from dpsrm.runs.book import MemoryBook
 from dpsrm.training import Step
-from dpsrm.training.train import begin, reopen
+from dpsrm.training.reopen import reopen
+from dpsrm.training.train import begin
 
 Told = Callable[[int, int], object]
 """(done, of how many)."""

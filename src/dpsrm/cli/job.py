@@ -247,7 +247,7 @@ def _state_of(folder: RunFolder, settings: Settings) -> str:
     "again" is for a run that was stopped before its first checkpoint: only if nothing was charged yet.
     """
     from dpsrm.training.config import settings_from, settings_to_dict
-    from dpsrm.training.train import is_closed
+    from dpsrm.training.reopen import is_closed
 
     if not folder.path.exists():
         return "new"

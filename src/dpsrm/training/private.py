@@ -32,9 +32,10 @@ from dpsrm.training.private_arguments import (
 )
 from dpsrm.training.ranks import lend, strategy
 from dpsrm.training.recorded import RecordedRun
+from dpsrm.training.reopen import reopen
 from dpsrm.training.settings import OWN, Performance, Privacy, Training
 from dpsrm.training.statement import Statement
-from dpsrm.training.train import begin, reopen
+from dpsrm.training.train import begin
 
 
 def make_private(

@@ -1,4 +1,4 @@
-"""Train a module with a guarantee: open the folder of a run, new or interrupted, and loop around the step."""
+"""Train a module with a guarantee: open the folder of a new run, and loop around the step."""
 
 from __future__ import annotations
 
@@ -13,37 +13,35 @@ from typing import Any
 from torch import nn
 
 from dpsrm.accounting.budget_file import read_budget, reserve
-from dpsrm.accounting.position import IN_RUN, need_reserved, write_position
+from dpsrm.accounting.position import IN_RUN, write_position
 from dpsrm.core.chain import GENESIS
-from dpsrm.core.errors import DpsrmError, ResumeError
+from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Spending
-from dpsrm.core.files import read_toml, write_toml
+from dpsrm.core.files import write_toml
 from dpsrm.core.randomness import Streams
 from dpsrm.data.datasets import ON_DISK
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
-from dpsrm.mechanisms.sum_log import SumLog, begin_sums, read_sums
+from dpsrm.mechanisms.sum_log import SumLog, begin_sums
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.keys import adopt_keys, keep_keys, read_keys
-from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
+from dpsrm.runs.keys import keep_keys
+from dpsrm.runs.ledger import Ledger
 from dpsrm.training.ahead import ReadAhead
 from dpsrm.training.checkpoint import (
     Checkpoint,
     bytes_of,
     identity_of,
-    need_same,
     pack_checkpoint,
-    read_checkpoint,
     record_bytes,
     unpack_checkpoint,
     write_checkpoint,
 )
-from dpsrm.training.config import Settings, settings_from, settings_to_dict
+from dpsrm.training.config import Settings, settings_to_dict
 from dpsrm.training.lending import Lending
 from dpsrm.training.prepare import Prepared, prepare
 from dpsrm.training.ranks import lend, strategy
 from dpsrm.training.recorded import RecordedRun, Run
+from dpsrm.training.reopen import Preparer, reopen
 from dpsrm.training.step import Progress
-from dpsrm.training.strategy import Strategy
 from dpsrm.training.targets import rows_of, tell_expectations
 
 Callback = Callable[[Progress], object]
@@ -51,8 +49,6 @@ Callback = Callable[[Progress], object]
 true. Before anybody looks the disk is waited for: what is seen must never get its noise again for another sum."""
 
 States = tuple[dict[str, Any], dict[str, Any]]
-Preparer = Callable[[Settings, Streams], Prepared]
-"""From settings and streams to a run that could begin."""
 
 
 def train(
@@ -223,51 +219,6 @@ def _opened(
     return held.enter_context(Ledger(folder.ledger, header)), pack_checkpoint(first, streams)
 
 
-def reopen(
-    path: Path, prepare: Preparer, *, parameters: int, lending: Lending | None = None, moved: bool = False
-) -> RecordedRun:
-    """An interrupted run where its last checkpoint stood, with the folder held; `ResumeError` if it cannot be.
-
-    Args:
-        prepare: as in `begin`; it must lead to the very same run.
-        parameters: how many numbers the module trains, which limits the size of a checkpoint.
-        lending: as in `begin`.
-        moved: as in `resume`.
-    """
-    ranks, folder = strategy(lending), RunFolder(path)
-    with ExitStack() as held:
-        with ranks.together():
-            own, packed = _found(folder, held, parameters, moved) if ranks.leader else (None, b"")
-        streams = ranks.streams(own)
-        checkpoint = unpack_checkpoint(ranks.tell(packed), streams, f"the checkpoint {folder.checkpoint}")
-        with ranks.together():
-            prepared = prepare(settings_from(checkpoint.facts["settings"]), streams)
-            _need_same_run(checkpoint, prepared)
-            prepared.restore(checkpoint.walk, checkpoint.output)
-        with ranks.together():
-            ledger = held.enter_context(_ledger(folder, prepared, checkpoint)) if ranks.leader else None
-        book = ranks.book(ledger, prepared.plan.header(private_randomness=streams.private))
-        sum_log = _sum_log(folder, ranks, streams, checkpoint)
-        facts = checkpoint.facts
-        return RecordedRun(prepared, folder, book, facts=facts, held=held.pop_all(), sum_log=sum_log, after=checkpoint)
-
-
-def _found(folder: RunFolder, held: ExitStack, parameters: int, moved: bool) -> tuple[Streams, bytes]:
-    """Hold the folder of an interrupted run; its key, and its last checkpoint."""
-    if not folder.path.is_dir():
-        raise ResumeError(f"a run is a folder; got {str(folder.path)!r}")
-    if folder.private.is_dir():
-        held.enter_context(folder.hold())
-    _need_unfinished(folder)
-    need_reserved(folder.path)
-    streams = read_keys(folder.keys, moved=moved)
-    checkpoint = read_checkpoint(folder.checkpoint, streams, parameters=parameters)
-    _need_same_files(folder, checkpoint)
-    if moved:
-        adopt_keys(folder.keys, streams)
-    return streams, pack_checkpoint(checkpoint, streams)
-
-
 @contextmanager
 def _made(prepared: Prepared, folder: RunFolder, *, overwrite: bool) -> Iterator[None]:
     """Make the run folder and hold it; reserve all the run may release, if it shares a budget.
@@ -294,27 +245,6 @@ def _made(prepared: Prepared, folder: RunFolder, *, overwrite: bool) -> Iterator
         yield
 
 
-def _need_unfinished(folder: RunFolder) -> None:
-    """Refuse a run that ended, and tidy up after it if it was killed while it did; refuse one that never began."""
-    if is_closed(folder):
-        if folder.private.is_dir():
-            mend_ledger(folder.ledger)
-            folder.destroy_key()
-        raise ResumeError(f"{folder.path} is finished: there is nothing to resume")
-    if not folder.checkpoint.exists():
-        raise ResumeError(
-            f"{folder.path} has no checkpoint: it had not begun, or was not to be resumed; train with overwrite"
-        )
-
-
-def is_closed(folder: RunFolder) -> bool:
-    """Whether the run's ledger has its closing line."""
-    try:
-        return read_ledger(folder.ledger, torn=True).closed
-    except DpsrmError:
-        return False
-
-
 def _states(prepared: Prepared) -> States:
     """The whole states of walk and output."""
     return prepared.walk.state_dict(), prepared.strategy.whole_state(prepared.output.state_dict())
@@ -329,37 +259,3 @@ def _first(facts: dict[str, Any], prepared: Prepared, states: States) -> Checkpo
         walk=states[0],
         output=states[1],
     )
-
-
-def _need_same_files(folder: RunFolder, checkpoint: Checkpoint) -> None:
-    """Refuse to go on under other settings than were published."""
-    written = settings_to_dict(settings_from(read_toml(folder.config)))
-    need_same("settings", checkpoint.facts["settings"], written, "restore config.toml, or train a new run")
-    files = folder.digests(folder.config, folder.environment)
-    need_same("published files", checkpoint.facts["files"], files, "restore them, or train a new run")
-
-
-def _need_same_run(checkpoint: Checkpoint, prepared: Prepared) -> None:
-    """Refuse to make noise again on anything else."""
-    then, identity = checkpoint.facts, identity_of(prepared.objective, prepared.records, prepared.streams)
-    need_same("number of records", then["plan"]["n"], prepared.plan.n, "give the data of that run")
-    need_same("plan", then["plan"], prepared.facts()["plan"], "train a new run")
-    need_same("machine", then["identity"]["machine"], identity["machine"], "resume where it ran, or train a new run")
-    need_same("module and loss", then["identity"]["module"], identity["module"], "give those of that run")
-    need_same("data", then["identity"]["records"], identity["records"], "give the data of that run")
-
-
-def _sum_log(folder: RunFolder, ranks: Strategy, streams: Streams, checkpoint: Checkpoint) -> SumLog:
-    """What the run's releases were made of, as far as anybody may have seen them; the leader tells the others."""
-    with ranks.together():
-        known = read_sums(folder.sums, released=checkpoint.released.releases) if ranks.leader else []
-    told = ranks.tell("\n".join(known).encode()).decode()
-    return SumLog(streams, told.split(), path=folder.sums if ranks.leader else None, gathered=ranks.gathered)
-
-
-def _ledger(folder: RunFolder, prepared: Prepared, checkpoint: Checkpoint) -> Ledger:
-    """The run's ledger, to be gone on with; a run killed before it had one gets it now."""
-    header = prepared.plan.header(private_randomness=prepared.streams.private)
-    if not folder.ledger.exists() and not checkpoint.released.charges:
-        return Ledger(folder.ledger, header)
-    return Ledger.reopen(folder.ledger, header, after=checkpoint.ledger)
