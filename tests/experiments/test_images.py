@@ -14,7 +14,7 @@ from dpsrm.data import Records, public
 from dpsrm.data.public import PublicFile
 from dpsrm.experiments import images, pretraining, reproduction
 from dpsrm.experiments.image_spaces import image_spaces
-from dpsrm.experiments.images import Images
+from dpsrm.experiments.images import SMOOTHED, Images, smoothed_loss
 from dpsrm.experiments.networks import cnn4, cnn5, cnn6_head, cnn6_trunk, he_start, seeded
 from dpsrm.experiments.pretraining import CIFAR_PIXELS, Pretraining, features, trunk
 from dpsrm.experiments.problems import ABOUT, load_problem, prepare_problem
@@ -24,6 +24,7 @@ from dpsrm.experiments.reproduction import Reproduction, Wanted
 from dpsrm.experiments.runner import Lab, run_recipe
 from dpsrm.experiments.spaces import Space
 from dpsrm.experiments.tuning import SHORT, Effort, Search, Tuned, write_tuned
+from dpsrm.gradients import multiclass_loss
 
 NETWORKS = ["mnist", "cifar10-cnn5", "cifar10-cnn6", "features-mnist"]
 
@@ -51,12 +52,26 @@ def test_hes_start_suits_relu_and_changes_nothing_else():
         assert abs(float(layer.weight.detach().square().mean()) * layer.weight[0].numel() / 2 - 1) < 0.1
     assert all(not layer.bias.any() for layer in (*first, ours[9]))
     assert torch.equal(ours[9].weight, torchs[9].weight)
-    assert set(ABOUT["mnist"].models) == {"CNN4 relu", "CNN4 tanh", "CNN4 relu, He"}
-    for he, relu in zip(image_spaces("mnist", "CNN4 relu, He"), image_spaces("mnist", "CNN4 relu"), strict=True):
+    assert set(ABOUT["mnist"].models) == {"CNN4 relu", "CNN4 tanh", "CNN4 relu, He", SMOOTHED}
+    pairs = zip(image_spaces("mnist", "CNN4 relu, He"), image_spaces("mnist", "CNN4 relu"), strict=True)
+    for he, relu in pairs:
         assert replace(he, model=relu.model, at_rank=relu.at_rank) == relu, "both are searched alike"
         if he.at_rank:
             before, begun = he.begin(1), he.begin(2)
             assert begun == {**before, "epochs": 2, "learning_rate": 5}, "but at ε = 7, where more passes cost less"
+    assert [replace(space, model=SMOOTHED) for space in image_spaces("mnist", "CNN4 relu, He")] == list(
+        image_spaces("mnist", SMOOTHED)
+    ), "and so is the one with another loss"
+
+
+def test_only_the_smoothed_model_has_another_loss():
+    outputs, labels = torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([1])
+    surprise = -torch.log_softmax(outputs, 1)
+    assert torch.allclose(smoothed_loss(outputs, labels), 0.9 * surprise[:, 1] + 0.1 * surprise.mean(1))
+    images = replace(digits(), losses={SMOOTHED: smoothed_loss})
+    for problem in (images, images.validation()):
+        assert problem.loss_of(SMOOTHED) is smoothed_loss
+        assert problem.loss_of("CNN4 relu, He") is multiclass_loss
 
 
 def test_a_seeds_start_is_its_own_and_leaves_torchs_alone():

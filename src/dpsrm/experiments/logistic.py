@@ -36,7 +36,6 @@ class Logistic:
     name: str
     train: Records
     test: Records
-    loss: PerExampleLoss = binary_loss
     regulariser: float = REGULARISER
     facts: Mapping[str, str | float] = field(default_factory=dict)
 
@@ -50,6 +49,10 @@ class Logistic:
         """The records to train on, without their zeros if there are many."""
         filled = float(torch.count_nonzero(self.train.inputs)) / self.train.inputs.numel()
         return self.train if filled >= _SPARSE else SparseRecords.of(self.train)
+
+    def loss_of(self, model: str) -> PerExampleLoss:
+        """The logistic loss."""
+        return binary_loss
 
     def validation(self) -> Logistic:
         """A problem made of the training records alone: a random fifth is measured on, the others train."""

@@ -33,11 +33,6 @@ class Problem(Protocol):
         ...
 
     @property
-    def loss(self) -> PerExampleLoss:
-        """One loss per example."""
-        ...
-
-    @property
     def regulariser(self) -> float:
         """λ of the data-independent penalty λ·Σθ²/(1+θ²)."""
         ...
@@ -49,6 +44,10 @@ class Problem(Protocol):
 
     def validation(self) -> Problem:
         """A problem made of the training records alone: some are measured on, the others train."""
+        ...
+
+    def loss_of(self, model: str) -> PerExampleLoss:
+        """What the named model is trained with: one loss per example."""
         ...
 
     def start(self, model: str, seed: int) -> nn.Module:
@@ -122,7 +121,7 @@ def _features(records: int, kind: str = "scattering") -> About:
 ABOUT: dict[str, About] = {
     "a9a": About(records=32561, epsilons=(0.2, 0.5)),
     "ijcnn1": About(records=49990, epsilons=(0.2, 0.5)),
-    "mnist": _images(60000, (1.2, 3.0, 7.0), "CNN4", "CNN4 relu, He"),
+    "mnist": _images(60000, (1.2, 3.0, 7.0), "CNN4", "CNN4 relu, He", "CNN4 relu, smoothed"),
     "cifar10-cnn5": _images(50000, (6.0, 8.0, 10.0), "CNN5"),
     "cifar10-cnn6": _images(50000, (2.0, 4.0, 8.0), "CNN6"),
     "features-mnist": _features(60000),

@@ -59,7 +59,6 @@ class UnitLogistic:
     """Logistic regression without a bias on records of norm 1, started at θ = 0. There is one model, without a name."""
 
     train: Records
-    loss: PerExampleLoss = binary_loss
     regulariser: float = REGULARISER
 
     @property
@@ -72,6 +71,10 @@ class UnitLogistic:
         """The records, without their zeros if there are many."""
         filled = float(torch.count_nonzero(self.train.inputs)) / self.train.inputs.numel()
         return self.train if filled >= _SPARSE else SparseRecords.of(self.train)
+
+    def loss_of(self, model: str) -> PerExampleLoss:
+        """The logistic loss."""
+        return binary_loss
 
     def validation(self) -> UnitLogistic:
         """Nothing is tuned here."""

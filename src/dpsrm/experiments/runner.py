@@ -162,7 +162,7 @@ def _run_one(problem: Problem, recipe: Recipe, seed: int, *, points: int) -> dic
     snapshots = range(every, steps + 1, every) if points else ()
     module = problem.start(recipe.model, seed)
     start = time.process_time()
-    (result,) = run_trials(module, problem.loss, problem.rows, [settings], snapshots=snapshots)
+    (result,) = run_trials(module, problem.loss_of(recipe.model), problem.rows, [settings], snapshots=snapshots)
     return _told(problem, recipe.model, result, seconds=time.process_time() - start)
 
 
