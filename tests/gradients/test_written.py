@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from dpsrm.gradients.ghost.pooling import _Pool
+from dpsrm.gradients import GhostEngine, LoopEngine, Objective, Part, Query, multiclass_loss
+from dpsrm.gradients.ghost.pooling import _Pool, _PoolRows
 from dpsrm.gradients.ghost.written import WrittenRows
 
 ATOMS = ((0, 0), (0, 1), (1, 1))
@@ -64,6 +66,17 @@ def test_a_small_difference_keeps_all_its_digits():
     assert found.tolist() == pytest.approx(exact, rel=1e-13, abs=0)
 
 
+@pytest.mark.parametrize(("examples", "size"), [(1, 1), (5, 16), (7, 33), (4, 2500), (0, 4)])
+def test_rows_at_one_point_give_what_they_give_at_two(examples, size):
+    (x,) = rows(examples, size, points=1)
+    alone, twice = WrittenRows([x]), WrittenRows([x, x])
+    assert torch.equal(alone.square((0, 0)), twice.square((0, 0)))
+    weight_B = torch.rand(examples, dtype=torch.float64)
+    for cut in (slice(0, 4), slice(2, 9)):
+        found, wanted = (written.weighted({(0, 0): weight_B}, cut) for written in (alone, twice))
+        torch.testing.assert_close(found, wanted, rtol=1e-15, atol=1e-15)
+
+
 def test_rows_of_any_layout_and_of_many_points():
     x, y, z = rows(6, 10, points=3)
     spread = x[:1].expand(6, 10)
@@ -98,3 +111,34 @@ def test_pooling_is_torchs_own_in_every_number(order):
     g = torch.rand(pooled.shape)
     (found,), (wanted,) = torch.autograd.grad(pooled, x, g), torch.autograd.grad(expected, x, g)
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("kernel", "down"), [([2, 2], 1), ([3, 2], 2), ([1, 4], 3), ([2, 1], 1)])
+def test_pooling_row_by_row_is_torchs_own_in_every_number(kernel, down, dtype):
+    x = torch.randint(3, (2, 6, 9, 8), dtype=dtype).contiguous(memory_format=torch.channels_last)  # many ties
+    x[0, 2, 4, 4] = x[0, 2, 4, 5] = math.nan
+    x[1, 0, 3, 3], x[1, 1] = math.inf, -math.inf
+    settings = (kernel, [down, 1], [0, 0], [1, 1], False)
+    x.requires_grad_()
+    pooled, expected = _PoolRows.apply(x, *settings), F.max_pool2d(x, *settings)
+    assert torch.equal(pooled.nan_to_num(7), expected.nan_to_num(7))
+    assert torch.equal(pooled.isnan(), expected.isnan())
+    assert pooled.is_contiguous(memory_format=torch.channels_last)
+    g = torch.rand(pooled.shape, dtype=dtype)
+    (found,), (wanted,) = torch.autograd.grad(pooled, x, g), torch.autograd.grad(expected, x, g)
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "settings", [(2, 1), (2, 2), (3, 1, 1), (2, 1, 0, 2), (2, 1, 0, 1, False, True), ((2, 3), (2, 1))]
+)
+def test_pooling_of_many_channels_comes_to_what_the_loop_finds(settings):
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Conv2d(1, 16, 3), nn.MaxPool2d(*settings), nn.Flatten())
+    batch = torch.randn(5, 1, 9, 9), torch.randint(2, (5,))
+    module = nn.Sequential(trunk, nn.Linear(trunk(batch[0]).shape[1], 2))
+    objective = Objective.of(module, multiclass_loss)
+    query = Query(points=(objective.theta(),), parts=(Part(coefficients=(1.0,), clip=0.1),))
+    found, wanted = (engine(objective)(query, batch).secret for engine in (GhostEngine, LoopEngine))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)

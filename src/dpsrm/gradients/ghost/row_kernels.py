@@ -1,4 +1,4 @@
-"""Compiled passes over materialised rows at two points x and y, all in float64: norms, and weighted sums.
+"""Compiled passes over materialised rows at one point or two, x and y, all in float64: norms, and weighted sums.
 
 Shapes: B examples, P parameters. Rows lie in one array each, row i from i·step on, so that they need not be copied
 together. A difference is always taken first, x − y, and only then multiplied: `fastmath` may fuse a product with an
@@ -50,6 +50,25 @@ def squares(x: Array, x_step: int, y: Array, y_step: int, size: int, out_3B: Arr
 
 
 @_compiled
+def squares_alone(x: Array, x_step: int, size: int, out_B: Array) -> None:
+    """‖x‖² of every example, to the bits of `squares`."""
+    lanes = np.empty(_LANES)
+    whole = size // _LANES * _LANES
+    for i in range(len(out_B)):
+        lanes[:] = 0.0
+        row = x[i * x_step : i * x_step + size]
+        for start in range(0, whole, _LANES):
+            some = row[start : start + _LANES]
+            for j in range(_LANES):
+                a = np.float64(some[j])
+                lanes[j] += a * a
+        for j in range(whole, size):
+            a = np.float64(row[j])
+            lanes[0] += a * a
+        out_B[i] = lanes.sum()
+
+
+@_compiled
 def square_of(x: Array, x_step: int, y: Array, y_step: int, size: int, mixed: Array, out_B: Array) -> None:
     """‖c₀·x + c₁·(x − y) + c₂·y‖² of every example, c = `mixed`."""
     lanes = np.empty(_LANES)
@@ -84,3 +103,17 @@ def weighted_sum(x: Array, x_step: int, y: Array, y_step: int, weights_3B: Array
             for j in range(end - start):
                 a, b = np.float64(row[j]), np.float64(other[j])
                 sums[j] += of_x * a + of_difference * (a - b) + of_y * b
+
+
+@_compiled
+def weighted_sum_alone(x: Array, x_step: int, weights_B: Array, out_P: Array) -> None:
+    """Σ_i w·x over all examples, w = element i of `weights_B`."""
+    out_P[:] = 0.0
+    size = len(out_P)
+    for start in range(0, size, _NEAR):
+        end = min(start + _NEAR, size)
+        sums = out_P[start:end]
+        for i in range(len(weights_B)):
+            row, weight = x[i * x_step + start : i * x_step + end], weights_B[i]
+            for j in range(end - start):
+                sums[j] += weight * np.float64(row[j])

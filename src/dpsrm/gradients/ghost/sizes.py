@@ -10,8 +10,8 @@ from dpsrm.gradients.ghost.look import Look
 from dpsrm.gradients.objective import Objective
 
 _log = logging.getLogger(__name__)
-_CACHED, _MOST, _FEW, _ON_GPU = 2**21, 2**25, 16, 2**27
-"""Numbers recorded at once per point: about 8 MB of float32, so that they stay in the cache; up to 128 MB only to keep
+_CACHED, _MOST, _FEW, _ON_GPU = 2**22, 2**25, 16, 2**27
+"""Numbers recorded at once per point: about 16 MB of float32, so that they stay in the cache; up to 128 MB only to keep
 pieces of a few examples together, or if the parameters are as many, because these are read, and the sum is gone
 through, once per piece; 512 MB on a GPU."""
 _WRITTEN = 2**25

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
 from dpsrm.gradients.ghost.terms import Order, Outer, same
+from dpsrm.gradients.torch_state import empty
 
 _SLIDE: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
 _WEIGHT: tuple[Any, ...] = (conv1d_weight, conv2d_weight, conv3d_weight)
@@ -137,7 +138,7 @@ def window_rows(points: Sequence[Windows]) -> tuple[list[Tensor], Order]:
     size = first.g.shape[1] * first.window * first.x.shape[1] // first.groups
     shared = first.groups == 1 and all(same(first.x, point.x) for point in points[1:])
     turned = first.channels_last and not shared
-    everything = first.g.new_empty(len(points) * len(first.g) * size)
+    everything = empty(len(points) * len(first.g) * size, first.g)
     together = everything.view(len(first.g), -1)
     found = torch.split(together, size, dim=1) if shared else everything.view(len(points), -1, size).unbind()
     each = max(1, _CHUNK // max(1, first.x.shape[1] * first.window * first.places))
@@ -154,7 +155,9 @@ def window_rows(points: Sequence[Windows]) -> tuple[list[Tensor], Order]:
 def _shared_rows(points: Sequence[Windows], cut: slice, out_BP: Tensor) -> None:
     """Points with the same input: one product with its windows; gradients are put together as they lie in memory."""
     gradients = [point.g[cut].flatten(2) for point in points]
-    if points[0].g.stride(1) == 1:
+    if len(points) == 1:
+        g_BOL = gradients[0]
+    elif points[0].g.stride(1) == 1:
         g_BOL = torch.cat([g_BOL.transpose(1, 2) for g_BOL in gradients], dim=2).transpose(1, 2)
     else:
         g_BOL = torch.cat(gradients, dim=1)

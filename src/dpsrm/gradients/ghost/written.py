@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from dpsrm.gradients.ghost.mixture import Atom, Combination
-from dpsrm.gradients.ghost.row_kernels import Array, square_of, squares, weighted_sum
+from dpsrm.gradients.ghost.row_kernels import (
+    Array,
+    square_of,
+    squares,
+    squares_alone,
+    weighted_sum,
+    weighted_sum_alone,
+)
 
 _CUT = 2**18
 """Numbers converted to float64 at once: 2 MB, which stay in the cache until they have been used."""
@@ -44,8 +51,11 @@ class WrittenRows:
         """‖atom‖² of every example; computed once, in the compiled passes for all atoms together."""
         if not self._squares and self._compiled:
             out_3B = np.empty((3, self.examples))
-            squares(*self._arrays(), self.size, out_3B)
-            self._squares = dict(zip(_ATOMS, torch.from_numpy(out_3B), strict=True))
+            if len(self.points) == 1:
+                squares_alone(*_array(self.points[0]), self.size, out_3B[0])
+            else:
+                squares(*self._arrays(), self.size, out_3B)
+            self._squares = dict(zip(_ATOMS[: 2 * len(self.points) - 1], torch.from_numpy(out_3B), strict=False))
         elif atom not in self._squares:
             found = [self.atom(atom, cut).square().sum(1) for cut in self._cuts(slice(0, self.examples))]
             self._squares[atom] = torch.cat(found)
@@ -71,11 +81,14 @@ class WrittenRows:
         if not self._compiled:
             terms = ((w_B[part] @ self.atom(a, part)) for part in self._cuts(cut) for a, w_B in weights.items())
             return sum(terms, _ZERO)
+        out_P = np.empty(self.size)
+        if len(self.points) == 1:
+            weighted_sum_alone(*_array(self.points[0], cut.start), weights[0, 0].numpy()[cut], out_P)
+            return torch.from_numpy(out_P)
         weights_3B = np.zeros((3, self.examples))
         for at, atom in enumerate(_ATOMS):
             if atom in weights:
                 weights_3B[at] = weights[atom].numpy()
-        out_P = np.empty(self.size)
         weighted_sum(*self._arrays(cut.start), np.ascontiguousarray(weights_3B[:, cut]), out_P)
         return torch.from_numpy(out_P)
 
@@ -86,8 +99,7 @@ class WrittenRows:
 
     def _arrays(self, start: int = 0) -> tuple[Array, int, Array, int]:
         """The rows at both points (at the only one, twice) from example `start` on, each with the step between rows."""
-        x, y = self.points[0], self.points[-1]
-        return _flat(x[start:]), x.stride(0), _flat(y[start:]), y.stride(0)
+        return *_array(self.points[0], start), *_array(self.points[-1], start)
 
     def _cuts(self, whole: slice) -> list[slice]:
         """Some of the examples at a time; none at all are one cut."""
@@ -96,8 +108,9 @@ class WrittenRows:
         return [slice(at, min(at + size, stop)) for at in range(whole.start, max(stop, whole.start + 1), size)]
 
 
-def _flat(rows_BP: Tensor) -> Array:
-    """The memory from the first number to the last, rows and what lies between them, as one array."""
-    span = (len(rows_BP) - 1) * rows_BP.stride(0) + rows_BP.shape[1]
-    found: Array = rows_BP.as_strided((span,), (1,)).numpy()
-    return found
+def _array(rows_BP: Tensor, start: int = 0) -> tuple[Array, int]:
+    """The memory of the rows from `start` on, with what lies between them, as one array; and the step between rows."""
+    rest_BP, step = rows_BP[start:], rows_BP.stride(0)
+    span = (len(rest_BP) - 1) * step + rest_BP.shape[1]
+    found: Array = rest_BP.as_strided((span,), (1,)).numpy()
+    return found, step
