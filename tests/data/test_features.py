@@ -85,6 +85,21 @@ def test_places_are_tried_without_a_record(monkeypatch):
     assert len(seen[0]) == 4 * features.PIECE
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [(".dpsrm-features", None, 0o700), ("kept", None, 0o700), (".dpsrm-features", 0o755, 0o700), ("own", 0o755, 0o755)],
+)
+def test_the_folder_of_features_is_the_owners(tmp_path, name, before, after):
+    """Names of files in it are fingerprints of the images; a folder that the user made keeps its mode."""
+    folder, pixels = tmp_path / name, images(2, (1, 16, 16))
+    ImageFeatures(kind="hog", cache=folder).of(pixels)
+    for _ in range(2):  # features that are made, and features that are found
+        if before is not None:
+            folder.chmod(before)
+            ImageFeatures(kind="hog", cache=folder).of(pixels)
+        assert stat.S_IMODE(folder.stat().st_mode) == after
+
+
 def test_histograms_of_gradients_against_loops():
     """The definition, pixel by pixel: the strongest channel votes for two directions; 4 × 4 cells, 2 × 2 blocks."""
     image = images(1, (2, 12, 8))[0].double() / 255

@@ -1,5 +1,6 @@
 """Ids in any order and spelling, their columns in files, and columns that look like them."""
 
+import hashlib
 import logging
 
 import numpy as np
@@ -39,7 +40,34 @@ def test_no_id_of_a_list_merges_others(other):
     assert len(Units.of([2**53, 2**53 + 1, other])) == 3
 
 
-@pytest.mark.parametrize("bad", [None, float("nan"), "", "  ", "NA", np.nan])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["Jos\u00e9", "Jose\u0301"],
+        ["Jos\u00e9", "Jose\u200b\u0301"],
+        ["A12", "A12\u200b"],
+        ["A12", "\ufeffA12", "A\u00ad12", "\u202aA12\u202c", "\uff2112"],
+        ["12", 12, "1\u200b2", "\uff11\uff12", " 12\u00a0"],
+    ],
+)
+def test_a_person_is_not_split_by_how_unicode_spells_them(ids):
+    for given in (ids, np.array(ids, dtype=object)):
+        assert len(Units.of(given)) == 1
+    if all(isinstance(each, str) for each in ids):
+        assert len(Units.of(np.array(ids))) == 1
+
+
+def test_upper_and_lower_case_are_two():
+    assert len(Units.of(["a12", "A12", "stra\u00dfe", "strasse", "jos\u00e9", "jose"])) == 6
+
+
+def test_the_number_of_an_id_in_its_one_spelling_is_as_ever():
+    """Rows are picked by it: a run whose ids were spelled in one way goes on the same."""
+    plain = hashlib.blake2b("José 7b".encode(), digest_size=8).digest()
+    assert Units.of(["José 7b"]).keys.tolist() == [int.from_bytes(plain, "little")]
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), "", "  ", "NA", np.nan, "\u200b", " \ufeff"])
 def test_a_missing_id_is_an_error(bad):
     for ids in (["a", bad], np.array(["a", bad], dtype=object)):
         with pytest.raises(InputError, match=r"every record must have an id.*row=1"):

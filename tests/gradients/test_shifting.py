@@ -8,9 +8,10 @@ from torch import nn
 
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency
-from dpsrm.core.tree import Ragged
-from dpsrm.gradients import LinearEngine, Objective, Part, Query, binary_loss, clipped_losses, engine
-from dpsrm.gradients.batch import rows
+from dpsrm.core.tree import Bundles, Ragged
+from dpsrm.data.datasets import merged
+from dpsrm.gradients import LinearEngine, ModelLosses, Objective, Part, Query, binary_loss, clipped_losses, engine
+from dpsrm.gradients.batch import kind, rows
 from dpsrm.gradients.features import freeze_features
 from dpsrm.gradients.functional import FunctionalEngine
 from dpsrm.gradients.ghost import GhostEngine, lengths
@@ -97,6 +98,61 @@ def test_a_record_can_be_replaced_by_a_longer_one(name):
     assert sums[0].rows == sums[1].rows == 6
     assert torch.allclose(sums[0].secret, sums[1].secret, rtol=0, atol=1e-12), "the record has no gradient in either"
     assert scores[0] == pytest.approx(scores[1], rel=1e-12)
+
+
+class Kinds(nn.Module):
+    """Records with "plain", or of whole numbers, are multiplied by themselves; of others rounding decides."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.w, self.v = nn.Parameter(torch.randn(7)), nn.Parameter(torch.randn(5, 7))
+
+    def forward(self, batch):
+        ((name, x),) = batch.items()
+        if name == "plain" or not x.is_floating_point():
+            return (self.w * x[:, :1]).sum(1)
+        h = torch.linalg.vector_norm(x @ self.v @ self.v.t(), dim=1)
+        return h + self.w.sum() * torch.sin(1e8 * h)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("other", [{"plain": torch.ones(1, 5)}, {"x": torch.ones(1, 5, dtype=torch.long)}])
+def test_the_kind_of_one_record_does_not_choose_everybodys_pieces(name, other):
+    """All shapes are equal: another name, or another type, and the first record's kind comes first."""
+    objective = Objective.of(Kinds(), ModelLosses(lambda model, batch: model(batch)))
+    query = asked(objective, clip=1.0)
+    others = [{"x": each[None]} for each in records(60, 5)[0]]
+    sums, scores = [], []
+    for first in (other, {"x": torch.ones(1, 5)}):
+        objective = Objective.of(objective.module, objective.loss)
+        batch = merged([first, *others, other])
+        sums.append(engine(name, objective, steady=False)(query, batch))
+        scores.append(clipped_losses(objective, query.points[:1], batch, clip=2.0, offsets=[0.0]).secret[0])
+    far = float((sums[0].secret - sums[1].secret).norm())
+    assert far <= sums[0].sensitivity(Adjacency.REPLACE_ONE)
+    assert abs(scores[0] - scores[1]) <= 2.0
+
+
+def test_kinds_are_told_apart_by_all_that_code_can_see():
+    one, two = torch.ones(4, 3), torch.ones(4)
+    alike = [{"a": one, "b": two}, {"a": one[:2] + 1, "b": two[:2]}]
+    others = [
+        {"b": two, "a": one},
+        {"a": one, "c": two},
+        {"a": one.double(), "b": two},
+        {"a": one, "b": two.long()},
+        {"a": one[:, :2], "b": two},
+        {"a": {"b": one}, "c": two},
+        {"a": one, "b": two, "c": None},
+        {1: one, 2: two},
+        {True: one, 2: two},
+        (one, two),
+        [one, two],
+        Bundles(one, two),
+    ]
+    assert len({kind(batch) for batch in alike}) == 1
+    assert len({kind(batch) for batch in [*alike, *others]}) == 1 + len(others)
 
 
 @pytest.mark.parametrize("name", ["ghost", "functional"])

@@ -12,7 +12,7 @@ from dpsrm.core.secret import ClippedScores, ClippedSum, Coordinates
 from dpsrm.mechanisms.fingerprint import Fingerprints, joined
 from dpsrm.mechanisms.merge import spread
 from dpsrm.mechanisms.noise import LARGE
-from dpsrm.mechanisms.sum_log import SumLog, begin_sums, read_sums
+from dpsrm.mechanisms.sum_log import Stopped, SumLog, begin_sums, read_sums
 
 SMALL = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 
@@ -200,3 +200,66 @@ def test_nothing_is_lost_when_reopening_dies(path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             opened(path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("torn", [0, 1, 5])
+def test_a_release_that_failed_is_known_until_it_was_made(path, torn):
+    """Between fingerprints, in memory and on disk; a mark that was not written to its end is none."""
+    with opened(path) as log:
+        note(log, 0)
+        log.stopped.mark(1)
+        assert path.read_text().splitlines()[-1] == "failed 00000000000000000001"
+        log.stopped.mark(0)
+        log.stopped.made(0)
+    path.write_text(path.read_text()[: -torn or None])
+    with opened(path, released=1) as log:
+        assert len(log) == 1
+        assert log.stopped.at == (1 if torn <= 1 else None)
+        note(log, 1)
+        assert log.stopped.at == (1 if torn <= 1 else None)
+        log.stopped.made(1)
+    with opened(path, released=2) as log:
+        assert (len(log), log.stopped.at) == (2, None)
+        note(log, 0)
+
+
+def test_of_releases_that_failed_the_last_counts():
+    stopped, noted = Stopped(note=lambda mark: noted.append(mark)), []
+    for release in (5, 3, 5):
+        stopped.mark(release)
+    stopped.made(3)
+    assert (stopped.at, Stopped(noted).at) == (5, 5)
+    stopped.made(5)
+    stopped.made(5)
+    assert (stopped.at, Stopped(noted).at) == (None, None)
+    assert len(noted) == 2
+
+
+def test_marks_are_no_releases(path):
+    with opened(path) as log:
+        log.stopped.mark(0)
+        log.stopped.mark(1)
+    with pytest.raises(ResumeError, match="knows 0 of 1"):
+        read_sums(path, released=1)
+
+
+def test_a_mark_is_on_disk_at_once(path, monkeypatch):
+    synced, real = [], os.fsync
+    with opened(path) as log:
+        monkeypatch.setattr(os, "fsync", lambda handle: (real(handle), synced.append(path.read_text()))[0])
+        log.stopped.mark(3)
+        assert "failed 00000000000000000003" in synced[-1]
+
+
+def test_what_failed_is_not_hidden_by_a_log_that_failed(path, monkeypatch):
+    """Nor does a process that was forked off mark a release of the run it came from."""
+    with opened(path) as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            log.stopped.mark(0)
+        assert "failed" not in path.read_text()
+        monkeypatch.setattr(os, "write", lambda *_: 3)
+        with pytest.raises(DpsrmError, match="full"):
+            note(log, 0)
+        log.stopped.mark(1)
+        assert log.stopped.at == 1

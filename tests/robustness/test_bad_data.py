@@ -15,7 +15,7 @@ from dpsrm.core.errors import Diverged, InputError
 from dpsrm.data import Records
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import read_ledger
-from dpsrm.training import Performance, Privacy, Settings, Training, loss_for, train
+from dpsrm.training import Performance, Privacy, Settings, Training, ahead, loss_for, train
 
 BASE = {"privacy": Privacy(epsilon=20.0, delta=1e-5, noise_multiplier=1.0), "seed": 2}
 
@@ -123,13 +123,15 @@ def test_an_example_whose_gradient_is_no_number_counts_as_zero(tmp_path):
     assert all(torch.isfinite(p).all() for p in run.module.parameters())
 
 
-def test_a_dataset_that_changes_between_readings_cannot_be_resumed(tmp_path):
-    class Augmented(Dataset):
+def test_a_dataset_that_has_become_another_cannot_be_resumed(tmp_path):
+    class Changing(Dataset):
+        day = 1
+
         def __len__(self):
             return 60
 
         def __getitem__(self, i):
-            return torch.full((5,), float(i)) + torch.rand(5), i % 3
+            return torch.full((5,), float(i)) + self.day, i % 3
 
     def stop(progress):
         if progress.step == 3:
@@ -137,9 +139,10 @@ def test_a_dataset_that_changes_between_readings_cannot_be_resumed(tmp_path):
 
     chosen = Settings(**BASE, training=Training(batch=10, steps=5), performance=Performance(checkpoint_steps=1))
     with pytest.raises(KeyboardInterrupt):
-        train(nn.Linear(5, 3), loss_for(3), Augmented(), chosen, out=tmp_path / "run", callbacks=[stop])
+        train(nn.Linear(5, 3), loss_for(3), Changing(), chosen, out=tmp_path / "run", callbacks=[stop])
+    Changing.day = 2
     with pytest.raises(dpsrm.ResumeError, match=r"data|module"):
-        dpsrm.resume(tmp_path / "run", nn.Linear(5, 3), loss_for(3), Augmented())
+        dpsrm.resume(tmp_path / "run", nn.Linear(5, 3), loss_for(3), Changing())
 
 
 class Failing(Dataset):
@@ -158,11 +161,29 @@ class Failing(Dataset):
         return torch.ones(3), 5 if i == 20 and self._how == "label" else i % 2
 
 
-def own_loop(tmp_path, how):
+def own_loop(tmp_path, how, **more):
     """A run over them, in one's own loop."""
     chosen = {"batch_size": 4, "steps": 400, "epsilon": 1.0, "delta": 1e-5, "method": "sgd", "seed": 2}
     model, losses = nn.Sequential(nn.Linear(3, 2)), nn.CrossEntropyLoss(reduction="none")
-    return dpsrm.make_private(model=model, losses=losses, data=Failing(how), out=tmp_path / "run", **chosen)
+    data = Failing(how) if isinstance(how, str) else how
+    return dpsrm.make_private(model=model, losses=losses, data=data, out=tmp_path / "run", **chosen, **more)
+
+
+def steps(run, count=400):
+    """Make steps; the states before each of them."""
+    states = []
+    for batch in run.data_loader:
+        states.append(run.state_dict())
+        run.step(batch)
+        if len(states) == count:
+            break
+    return states
+
+
+def refused(run):
+    with pytest.raises(InputError, match="the last step failed, perhaps because of a record"):
+        run.finish()
+    assert not list(run.folder.glob("model*"))
 
 
 @pytest.mark.parametrize(("how", "error"), [("unreadable", OSError), ("label", InputError)])
@@ -182,6 +203,75 @@ def test_a_run_that_a_record_stopped_is_not_published(tmp_path, how, error):
         run.finish()
     assert not (tmp_path / "run/certificate.json").exists()
     assert not list((tmp_path / "run").glob("model*"))
+
+
+def test_a_stop_is_not_forgotten_by_going_back_nor_by_another_process(tmp_path):
+    """Not where it stopped, nor at a release before it, nor though one before it was made again."""
+    run = own_loop(tmp_path, "label")
+    start = run.state_dict()
+    with pytest.raises(InputError, match="do not publish it"):
+        steps(run)
+    made = run.steps_made
+    assert made > 2
+    for state in (run.state_dict(), start):
+        run.load_state_dict(state)
+        refused(run)
+    steps(run, 1)
+    refused(run)
+    run._run.close()
+    again = own_loop(tmp_path, "label", resume=True)
+    refused(again)
+    with pytest.raises(InputError, match="do not publish it"):
+        steps(again)
+    assert again.steps_made == made
+    refused(again)
+
+
+@pytest.mark.parametrize("another", [False, True], ids=["goes on", "resumed"])
+def test_a_stop_is_over_when_its_release_was_made(tmp_path, another):
+    run = own_loop(tmp_path, "unreadable")
+    with pytest.raises(OSError, match="a file is gone"):
+        steps(run)
+    made = run.steps_made
+    assert made > 0
+    if another:
+        run._run.close()
+        run = own_loop(tmp_path, "never", resume=True)
+        refused(run)
+        steps(run, made)
+    else:
+        run._run.prepared.records.dataset._how = "never"
+    refused(run)
+    steps(run, 1)
+    assert run.steps_made == made + 1
+    assert verify(run.finish().folder.path).ok
+
+
+def test_train_remembers_a_stop_too(tmp_path, monkeypatch):
+    """A callback of the run that goes on cannot end it where a record on disk did, nor before."""
+    inputs, targets = records()
+    np.save(tmp_path / "x.npy", inputs.numpy())
+    data = np.load(tmp_path / "x.npy", mmap_mode="r"), targets.numpy()
+    reads, real = [], ahead.read
+
+    def read(*what):
+        reads.append(what)
+        if len(reads) == 3:
+            raise OSError("a file is gone")
+        return real(*what)
+
+    monkeypatch.setattr(ahead, "read", read)
+    with pytest.raises(OSError, match="a file is gone"):
+        go(tmp_path, data)
+    for last in (1, 2):
+        with pytest.raises(InputError, match=r"the last step failed.* release=2, next="):
+            dpsrm.resume(tmp_path / "run", nn.Linear(5, 3), loss_for(3), data, callbacks=[stop_after(last)])
+    run = dpsrm.resume(tmp_path / "run", nn.Linear(5, 3), loss_for(3), data, callbacks=[stop_after(3)])
+    assert verify(run.folder.path).ok
+
+
+def stop_after(step):
+    return lambda progress: progress.stop() if progress.step == step else None
 
 
 def test_a_run_that_the_user_stops_is_published(tmp_path):

@@ -25,6 +25,7 @@ from dpsrm.bench.memory import peak
 from dpsrm.bench.models import MODELS
 from dpsrm.bench.two_points import CHANNELS_LAST, GHOST, VARIANTS, variant
 from dpsrm.core.errors import need_extra
+from dpsrm.gradients.torch_state import heap_kept
 
 _SLOW = ("opacus", GHOST, "functional")
 
@@ -37,6 +38,7 @@ def run(model: str, batch: int | None = None, repeats: int = 15, *, memory: bool
     """
     batch = batch or MODELS[model].batch
     torch.set_num_threads(1)
+    heap_kept()  # as around every step of a training; all variants have it
     two, one = (_measured(model, batch, repeats, points=points, memory=memory) for points in (2, 1))
     return {
         "model": model,

@@ -178,11 +178,11 @@ def _test(path: str, records: Loaded) -> Loaded:
 
 def _features(place: Data) -> int | str | ImageFeatures | None:
     """How many features there are; or for images how they are made, kept in a folder beside the images."""
-    from dpsrm.data.features import ImageFeatures
+    from dpsrm.data.features import FOLDER, ImageFeatures
 
     if not isinstance(place.features, str) or place.features == "pairs":
         return place.features
-    return ImageFeatures(kind=place.features, cache=Path(place.path).parent / ".dpsrm-features", track=track)
+    return ImageFeatures(kind=place.features, cache=Path(place.path).parent / FOLDER, track=track)
 
 
 def _model_for(model: Model, records: Loaded, task: str | None) -> Model:

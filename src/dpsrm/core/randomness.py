@@ -49,6 +49,10 @@ class Streams:
         """A seed for the public randomness of release number `release` (dropout)."""
         return int.from_bytes(_derived(self._key, f"public {release}")[:8], "little") >> 1
 
+    def record_seed(self, release: int) -> int:
+        """A seed for the random numbers of the user's code that reads records for release number `release` (crops)."""
+        return int.from_bytes(_derived(self._key, f"records {release}")[:8], "little")
+
     def row_seed(self, release: int) -> int:
         """A seed for which rows of a person count in release number `release`, where they have more than may."""
         return int.from_bytes(_derived(self._key, f"rows {release}")[:8], "little")

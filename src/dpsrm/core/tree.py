@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -54,6 +54,20 @@ def refilled(tree: Any, values: Iterator[Any]) -> Any:
     return mapped(lambda _: next(values), tree)
 
 
+def form(tree: Any, of_array: Callable[[Any], Hashable]) -> Hashable:
+    """What a tree is like, to be compared: the types and names of its nodes, and `of_array` of each array.
+
+    Guarantee: trees of equal form have the same names in the same order; their arrays may change places.
+
+    >>> forms = [form(tree, type) for tree in ({"a": 1}, {"a": 2}, {"b": 1}, {"a": 1.0}, {"a": [1]}, {"a": (1,)})]
+    >>> [forms.index(each) for each in forms]
+    [0, 0, 2, 3, 4, 5]
+    """
+    if not _is_inner(tree):
+        return of_array(tree)
+    return type(tree), _names(tree), tuple([form(child, of_array) for child in _children(tree)])
+
+
 def _is_inner(tree: Any) -> bool:
     """Whether a node has children; None has none, and is no array either."""
     return (
@@ -68,6 +82,11 @@ def _children(tree: Any) -> list[Any]:
     if isinstance(tree, Mapping):
         return list(tree.values())
     return list(tree) if isinstance(tree, (list, tuple)) else [getattr(tree, field.name) for field in fields(tree)]
+
+
+def _names(tree: Any) -> Hashable:
+    """What a mapping calls its children; of other nodes the type says it. 1, 1.0 and True are three names."""
+    return tuple([(type(name), name) for name in tree]) if isinstance(tree, Mapping) else None
 
 
 def _rebuilt(tree: Any, children: list[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from dpsrm.core.errors import DpsrmError, InputError, need
-from dpsrm.core.tree import Ragged, leaves, mapped, refilled
+from dpsrm.core.tree import Ragged, form, leaves, mapped, refilled
+from dpsrm.data.apart import by_value, numbers_of_its_own
 from dpsrm.data.image_folder import ImageFolder
 from dpsrm.data.mapped import MappedRecords
 from dpsrm.data.records import (
@@ -36,6 +37,9 @@ class DatasetRecords:
 
     Without `collate` it is torch's, with floating point numbers in torch's default type; records are then mostly pairs
     (input, target).
+
+    Guarantee: dataset and collate function are asked for each record by itself, with random numbers of its own, and
+    what they give is copied at once (`apart.py`): what they draw, or write again, for one record changes no other.
 
     Edge cases: features are checked when they are drawn, since a dataset may be larger than memory;
     `take` of no index reads record 0 for its shape and returns tensors of shape (0, ...).
@@ -66,22 +70,43 @@ class DatasetRecords:
             raise InputError(f"a dataset must know its length; got {type(self.dataset).__name__}") from error
 
     def take(self, indices: Indices) -> Any:
-        """A batch of the records at `indices`, in their order, repeats included."""
-        positions = as_positions(indices, len(self)).tolist()
-        return self.batch([self.dataset[i] for i in positions or [0]], positions)
-
-    def batch(self, records: list[Any], positions: list[int]) -> Any:
-        """The batch that `records`, read at `positions`, make; for no position, one record was read for its shape.
+        """A batch of the records at `indices`, in their order, repeats included.
 
         Guarantee: a collate function of the user's sees each record alone, so that what one record becomes (how far it
         is padded) does not depend on another. torch's own stacks records as they are, or refuses them.
         """
-        alike = [records] if self.collate is None else [[record] for record in records]
-        batches = [self._checked(some) for some in alike]
+        positions = as_positions(indices, len(self)).tolist()
+        with numbers_of_its_own() as start:
+            read = []
+            for at in positions or [0]:
+                start(at)
+                read.append(self._read(at))
+        batches = [self._checked(read)] if self.collate is None else read
         for at, batch in enumerate(batches):
             for tensor in leaves(batch):
                 need_finite(tensor, "features", rows=positions[at:] or [0])
         return mapped(lambda tensor: tensor[: len(positions)], merged(batches))
+
+    def refuse_memory(self) -> None:
+        """Refuse a dataset whose records depend on what it was asked for before, for instance on a running mean.
+
+        Edge cases: it is asked for the first record, the last, and the first again; what does not show there is not
+        seen.
+        """
+        first, _, again = (leaves(self.take(np.array([at]))) for at in (0, len(self) - 1, 0))
+        need(
+            len(first) == len(again) and all(map(torch.equal, first, again)),
+            "a dataset must give the same record whatever it was asked for before, or one record could change others",
+            record=0,
+            dataset=type(self.dataset).__name__,
+            remedy="let it keep nothing from record to record, and draw random numbers from the global generators of "
+            "torch, NumPy or random (which are set for each record), not from a generator of its own",
+        )
+
+    def _read(self, at: int) -> Any:
+        """One record; with a collate function, what that makes of it."""
+        record = self.dataset[at]
+        return by_value(record) if self.collate is None else mapped(torch.clone, self._checked([record]))
 
     def _checked(self, records: list[Any]) -> Any:
         """Collate, and refuse what is no batch."""
@@ -108,9 +133,9 @@ def merged(batches: list[Any]) -> Any:
     """
     if len(batches) == 1:
         return batches[0]
-    alike: dict[str, list[Any]] = {}
+    alike: dict[Hashable, list[Any]] = {}
     for batch in batches:
-        alike.setdefault(repr(mapped(lambda tensor: (tuple(tensor.shape[1:]), tensor.dtype), batch)), []).append(batch)
+        alike.setdefault(form(batch, lambda tensor: (tensor.shape[1:], tensor.dtype)), []).append(batch)
     groups = []
     for same in alike.values():
         columns = zip(*(leaves(batch) for batch in same), strict=True)

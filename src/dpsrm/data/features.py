@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,8 @@ EXTRACTORS = {"scattering": _grouped(scattering), "scattering-photos": photos, "
 
 RULES = 1
 """Raised when the same images would get other features, so that kept ones are not mistaken for them."""
+FOLDER = ".dpsrm-features"
+"""Where the command line keeps features, beside the images."""
 PIECE = 128
 """Images made into features at once."""
 
@@ -54,7 +57,7 @@ class ImageFeatures:
             by constants of public photographs instead of within each record; or "hog" (histograms of oriented
             gradients: some thirty times faster, and weaker).
         cache: a folder where features are kept as half-precision numbers, under a fingerprint of images and rules.
-            They are as private as the images.
+            They are as private as the images; a folder that is made for them is readable by the owner alone.
         track: shows how far it is.
 
     Guarantee: row i is a function of image i and public constants alone, so neighbouring sets of images have
@@ -81,7 +84,7 @@ class ImageFeatures:
         """
         good = pixels.ndim == 4 and pixels.dtype is torch.uint8 and len(pixels) > 0
         need(good, "images must be bytes of shape (N, C, H, W)", shape=tuple(pixels.shape), dtype=str(pixels.dtype))
-        path = None if self.cache is None else self.cache / f"{self.kind}-{self._fingerprint(pixels)}.safetensors"
+        path = self._kept_at(pixels)
         if path is not None and path.exists():
             return load_file(path)["features"].float()
         made = torch.cat(list(self._pieces(pixels)))
@@ -102,6 +105,12 @@ class ImageFeatures:
         for piece in self.track(pieces, len(pieces), f"{self.kind} features"):
             filled = piece[torch.arange(each).clamp_max(len(piece) - 1)]
             yield _features(extractor, filled)[: len(piece)]
+
+    def _kept_at(self, pixels: Tensor) -> Path | None:
+        """Where the features of these images are kept, if they are."""
+        if self.cache is None:
+            return None
+        return _made(self.cache) / f"{self.kind}-{self._fingerprint(pixels)}.safetensors"
 
     def _fingerprint(self, pixels: Tensor) -> str:
         """A hash of the rules and the images."""
@@ -129,9 +138,20 @@ def _placeless(extractor: Extractor, shape: torch.Size) -> bool:
     return True
 
 
+def _made(folder: Path) -> Path:
+    """The folder of features, made for the owner's eyes only: names of files are fingerprints of images.
+
+    Edge cases: one of that name that an earlier version left open is closed; any other that exists is the user's own.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.name == FOLDER:
+        with suppress(OSError):  # somebody else's, or on a disk that is read only: features in it can be read as before
+            folder.chmod(0o700)
+    return folder
+
+
 def _keep(path: Path, features: Tensor) -> None:
     """Write a file whole or not at all, for the owner's eyes only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.touch(mode=0o600)
     save_file({"features": features.contiguous()}, part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,7 @@ def _text(value: Cell, row: int) -> str:
 
 def _known(value: Cell) -> str | None:
     """The id's text, None if it is missing."""
+    value = _spelled(value) if isinstance(value, str) else value
     if isinstance(value, str) and value.strip().lstrip("+-").isdecimal():
         return str(int(value))
     if isinstance(value, int):
@@ -93,3 +95,16 @@ def _known(value: Cell) -> str | None:
     if not isinstance(read, float):
         return read
     return str(int(read)) if read.is_integer() else repr(read)
+
+
+def _spelled(text: str) -> str:
+    """One spelling of what looks the same: NFKC, without characters that only say how to show others (category Cf).
+
+    Upper and lower case stay two: ids that are codes may differ by that alone.
+
+    >>> [_spelled(text) for text in ("Jose\\u0301", "Jose\\u200b\\u0301", "\\uff2a\\ufeffos\\u00e9", "jos\\u00e9")]
+    ['José', 'José', 'José', 'josé']
+    """
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFKC", "".join(c for c in text if unicodedata.category(c) != "Cf"))

@@ -323,7 +323,7 @@ def as_records(data: object) -> RecordSource:
     """
     if isinstance(data, (Records, SparseRecords, TreeRecords, DatasetRecords, *ON_DISK)):
         return data
-    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+    if type(data) is TensorDataset and len(data.tensors) == 2:  # a subclass may give other records
         data = data.tensors
     if isinstance(data, Dataset):
         return DatasetRecords(data)

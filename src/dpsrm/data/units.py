@@ -42,8 +42,9 @@ class Units:
 
         Rows that were grouped already stay so.
 
-        Edge cases: ids are compared as texts without blanks around them; numbers that are equal are one id ("7", 7 and
-        7.0). A missing id (None, NaN, "", "NA" and the like) raises `InputError`: nobody could say whose row that is.
+        Edge cases: ids are compared as texts without blanks around them, however Unicode spells them (but upper and
+        lower case are two); numbers that are equal are one id ("7", 7 and 7.0). A missing id (None, NaN, "", "NA" and
+        the like) raises `InputError`: nobody could say whose row that is.
 
         >>> units = Units.of(["ann", "bob", "ann "])
         >>> units.order.tolist(), units.starts.tolist()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need
-from dpsrm.core.tree import Ragged, leaves, mapped
+from dpsrm.core.tree import Ragged, form, leaves, mapped
 
 Batch = Any
 """A tensor, or a tuple, list, dictionary or dataclass of batches; every tensor has a row per example. Or `Ragged`."""
+
+Kind = Hashable
+"""What examples are like, to look up what is known of all that are alike (`kind`)."""
 
 
 def examples(batch: Batch) -> int:
@@ -87,6 +90,19 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
     return mapped(lambda tensor: tensor.to(device), batch)
 
 
-def shapes(batch: Batch) -> tuple[torch.Size, ...]:
-    """The shape of one example."""
-    return tuple(tensor.shape[1:] for tensor in leaves(batch))
+def kind(batch: Batch) -> Kind:
+    """What the examples are like before their numbers: structure, shapes and types. All that code can know of them.
+
+    Whatever is found out once and remembered is remembered by this, and by nothing less: of two kinds that share what
+    was found, the one that comes first would decide for the other, and one record may be the first of its kind.
+
+    >>> kinds = [kind(batch) for batch in (torch.ones(2, 3), torch.zeros(1, 3), torch.ones(2, 3, dtype=torch.int32))]
+    >>> kinds[0] == kinds[1], kinds[0] == kinds[2]
+    (True, False)
+    """
+    return form(batch, _array)
+
+
+def _array(tensor: Tensor) -> Kind:
+    """The shape of one example in a tensor, and the type of its numbers."""
+    return tensor.shape[1:], tensor.dtype

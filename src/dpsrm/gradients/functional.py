@@ -11,7 +11,7 @@ from torch.func import grad_and_value
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum
 from dpsrm.core.tree import Ragged
-from dpsrm.gradients.batch import Batch, copies, dense, example, examples, groups, padded, shapes
+from dpsrm.gradients.batch import Batch, Kind, copies, dense, example, examples, groups, kind, padded
 from dpsrm.gradients.batch import rows as rows_of
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.passes import each_alone
@@ -56,7 +56,7 @@ class FunctionalEngine:
         fitting = (_ELEMENTS if on_host else _ELEMENTS_ON_GPU) // objective.layout.size
         self.max_physical_batch = min(_ROWS, max_physical_batch or max(1, fitting))
         self._piece = self.max_physical_batch if max_physical_batch else piece_size(self.max_physical_batch, expected)
-        self._sizes: dict[tuple[torch.Size, ...], int] = {}
+        self._sizes: dict[Kind, int] = {}
 
     def __call__(self, query: Query, batch: Batch) -> ClippedSum[Tensor]:
         """The clipped sum of `query` over the batch."""
@@ -76,14 +76,14 @@ class FunctionalEngine:
             self._add(tally, piece if tally.steady else padded(piece, size), examples(piece))
 
     def _size(self, query: Query, batch: Batch) -> int:
-        """How many examples of this shape make a piece, if places may shift."""
-        if shapes(batch) not in self._sizes:
+        """How many examples of this kind make a piece, if places may shift."""
+        if (alike := kind(batch)) not in self._sizes:
             tried = probes(query.points[:1], example(batch, 0))
             free = all(self._placeless(point_P, one) for (point_P,), one in tried)
-            self._sizes[shapes(batch)] = self._piece if free else 1
+            self._sizes[alike] = self._piece if free else 1
             if not free:
                 _log.warning(ONE_BY_ONE)
-        return self._sizes[shapes(batch)]
+        return self._sizes[alike]
 
     def _placeless(self, point_P: Tensor, one: Batch) -> bool:
         """Whether copies of an example are computed to equal bits."""

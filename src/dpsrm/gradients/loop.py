@@ -28,6 +28,7 @@ class LoopEngine:
         steady: whether a neighbouring dataset leaves all other examples in their places.
 
     Edge cases: layers with randomness draw the same at every point of a query, and unless `steady` for every example.
+    If `steady`, what an example draws depends on its place, not on how much those before it drew.
     """
 
     def __init__(self, objective: Objective, *, margin: float = MARGIN, steady: bool = True) -> None:
@@ -44,8 +45,7 @@ class LoopEngine:
         added = count * len(query.parts)
         need_few(count, added)
         clipped, nonfinite, loss = [0] * len(query.parts), 0, 0.0
-        for one in each_example(batch):
-            draws.rewind()
+        for _, one in zip(draws.each(count), each_example(batch), strict=True):
             gradients = self._gradients(query.points, one)
             loss += gradients[0][1]
             finite = all(bool(torch.isfinite(g_P).all()) for g_P, _ in gradients)

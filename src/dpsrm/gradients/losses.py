@@ -15,7 +15,7 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedScores
 from dpsrm.core.tree import Ragged
-from dpsrm.gradients.batch import Batch, copies, dense, example, examples, groups, padded, rows, shapes
+from dpsrm.gradients.batch import Batch, Kind, copies, dense, example, examples, groups, kind, padded, rows
 from dpsrm.gradients.checked import compare_losses
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.places import PIECE, Draws, placeless, probes
@@ -75,17 +75,17 @@ def _pieces(objective: Objective, point_P: Tensor, batch: Batch, *, steady: bool
             yield losses_B
 
 
-_PIECES: WeakKeyDictionary[Objective, dict[tuple[torch.Size, ...], int]] = WeakKeyDictionary()
+_PIECES: WeakKeyDictionary[Objective, dict[Kind, int]] = WeakKeyDictionary()
 
 
 def _piece(objective: Objective, point_P: Tensor, group: Batch) -> int:
-    """How many examples of this shape make a piece, if places may shift; tried out once, on public numbers."""
-    known = _PIECES.setdefault(objective, {})
-    if shapes(group) not in known:
+    """How many examples of this kind make a piece, if places may shift; tried out once, on public numbers."""
+    known, alike = _PIECES.setdefault(objective, {}), kind(group)
+    if alike not in known:
         tried = probes([point_P], example(group, 0))
         losses = (objective.losses(points[0], copies(one, PIECE), steady=False) for points, one in tried)
-        known[shapes(group)] = PIECE if all(placeless([losses_B]) for losses_B in losses) else 1
-    return known[shapes(group)]
+        known[alike] = PIECE if all(placeless([losses_B]) for losses_B in losses) else 1
+    return known[alike]
 
 
 def _clamped(losses_B: Tensor, clip: float) -> list[float]:

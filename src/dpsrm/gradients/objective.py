@@ -140,10 +140,7 @@ class Objective:
 
     def _one_by_one(self, vector_P: Tensor, batch: Batch, count: int, draws: Draws) -> Tensor:
         """The losses, one example after the other."""
-        each = []
-        for i in range(count):
-            draws.rewind()
-            each.append(self.alone(vector_P, example(batch, i)))
+        each = [self.alone(vector_P, example(batch, i)) for i in draws.each(count)]
         return torch.stack(each) if each else vector_P.new_zeros(0)
 
     def alone(self, vector_P: Tensor, one: Batch) -> Tensor:

@@ -7,6 +7,7 @@ example, and if copies of one example are not computed to the same bits in every
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from dpsrm.core.tree import mapped
 from dpsrm.gradients.batch import Batch
-from dpsrm.gradients.torch_state import rng_states, set_rng_states
+from dpsrm.gradients.torch_state import rng_states, seed_generators, set_rng_states
 
 PIECE = 64
 """How many examples a piece has where no public size of a batch is known."""
@@ -65,13 +66,39 @@ ONE_BY_ONE = (
 
 
 class Draws:
-    """The random numbers of one sum: examples draw on, one after the other, or all from the same beginning."""
+    """The random numbers of one sum: every piece draws on, or all from the same beginning.
+
+    Guarantee: what an example that is run by itself draws depends on its place and on where the generators stood at the
+    beginning, never on how much another one drew: a branch, packed sequences or sampling by rejection draw as much as
+    an example's values say.
+    """
 
     def __init__(self, *, steady: bool) -> None:
-        """Remember where the generator stands."""
+        """Remember where the generators stand."""
         self._steady, self._state = steady, rng_states()
 
     def rewind(self) -> None:
-        """Before a piece, or an example: back to the beginning, unless places are steady."""
+        """Before a piece: back to the beginning, unless places are steady."""
         if not self._steady:
             set_rng_states(self._state)
+
+    def each(self, count: int) -> Iterator[int]:
+        """The places of `count` examples that are run one by one, the generators standing where each one's draws begin.
+
+        After the last one they stand, if places are steady, where no example's drawing has put them.
+        """
+        if not self._steady:
+            for place in range(count):
+                set_rng_states(self._state)
+                yield place
+            return
+        beginning = hashlib.blake2b(b"".join(state.numpy().tobytes() for state in self._state)).digest()
+        for place in range(count):
+            seed_generators(_seed(beginning, place))
+            yield place
+        seed_generators(_seed(beginning, count))
+
+
+def _seed(beginning: bytes, place: int) -> int:
+    """A seed of this place's own."""
+    return int.from_bytes(hashlib.blake2b(beginning + place.to_bytes(8, "little"), digest_size=8).digest(), "little")

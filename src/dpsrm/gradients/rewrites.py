@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from dpsrm.core.errors import IsolationError
 from dpsrm.gradients.recurrent import RECURRENT
 
 _ATTENTION = (
@@ -79,9 +80,21 @@ def _additive(mask: Tensor, q: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, -math.inf)
 
 
+def _uneven(*_: Any, **__: Any) -> Any:
+    """Refuse to draw as many random numbers as an example's values ask for: those of all later ones would shift."""
+    raise IsolationError(
+        "Gamma, Dirichlet, Poisson and binomial variables are drawn by trying until one fits: how often depends on the "
+        "record, and decides what the next ones draw; draw normal or uniform variables and transform them, or use "
+        'performance.engine = "loop", where every example draws by itself'
+    )
+
+
+_UNEVEN = (torch._standard_gamma, torch._sample_dirichlet, torch.poisson, torch.binomial)
+
 REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.multi_head_attention_forward: attention,
     **RECURRENT,
+    **dict.fromkeys(_UNEVEN, _uneven),
 }
 """What runs instead of a function."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +23,9 @@ from dpsrm.mechanisms.fingerprint import Fingerprints, joined
 
 T = TypeVar("T")
 _HEADER = "dpsrm sums 1"
-_LINE = re.compile("[0-9a-f]{32}")
+_MADE = "made"
+_MARK = re.compile(f"failed [0-9]{{20}}|{_MADE}")  # all digits: a mark that was cut off is none
+_LINE = re.compile(f"[0-9a-f]{{32}}|{_MARK.pattern}")
 
 Gathered = Callable[[str], list[str]]
 """From this process's digest to that of all processes."""
@@ -35,7 +37,7 @@ def begin_sums(path: Path) -> None:
 
 
 def read_sums(path: Path, *, released: int) -> list[str]:
-    """The fingerprints of a run that was interrupted, which has made `released` releases at least.
+    """The fingerprints (and marks, see `Stopped`) of a run that was interrupted, of `released` releases at least.
 
     Guarantee: `ResumeError` if the file is missing, malformed or shorter than that: what was released is then unknown.
 
@@ -49,33 +51,67 @@ def read_sums(path: Path, *, released: int) -> list[str]:
         lines.pop()
     if header != _HEADER or not all(_LINE.fullmatch(line) for line in lines):
         raise ResumeError(f"{path} was changed; {_LOST}")
-    if len(lines) < released:
-        raise ResumeError(f"{path} knows {len(lines)} of {released} releases that were made; {_LOST}")
+    known = sum(not _MARK.fullmatch(line) for line in lines)
+    if known < released:
+        raise ResumeError(f"{path} knows {known} of {released} releases that were made; {_LOST}")
     return lines
 
 
 _LOST = "without what was released, noise could be used for another sum; restore it, or begin a new run"
 
 
+class Stopped:
+    """The last release that failed over records, until it is made: a run that ends before would tell of them.
+
+    Args:
+        marks: what was noted before, in its order.
+        note: keeps a mark for those who go on with the run.
+    """
+
+    def __init__(self, marks: Iterable[str] = (), *, note: Callable[[str], None] = lambda _: None) -> None:
+        """Go on after `marks`."""
+        self.at: int | None = None
+        self._note = note
+        for mark in marks:
+            self.at = None if mark == _MADE else int(mark.split()[1])
+
+    def mark(self, release: int) -> None:
+        """Release number `release` failed; where the run went back, a later one that failed before still counts."""
+        if self.at is None or release > self.at:
+            self.at = release
+            self._note(f"failed {release:020d}")
+
+    def made(self, release: int) -> None:
+        """Release number `release` was made: if it is the one that failed, nothing is to be hidden any more."""
+        if release == self.at:
+            self.at = None
+            self._note(_MADE)
+
+
 class SumLog:
     """The fingerprints of a run's releases by their number: a file in `private/`, and the same in memory.
 
     Args:
-        known: those of the releases that were made.
+        lines: those of the releases that were made, and marks, as `read_sums` gives them.
         path: the file that holds them, if this process keeps it (the leader, of a run that can be resumed).
         gathered: everybody's digest, if several processes release parts of one sum.
+
+    Attributes:
+        stopped: which release a record may have stopped; on disk at once, for whoever goes on with the run.
 
     Guarantee: a fingerprint is written before its release is made, so a killed process has told nothing that its file
     does not know; after `sync` it is on disk, so that a computer that fails has not either.
     """
 
     def __init__(
-        self, streams: Streams, known: list[str], *, path: Path | None = None, gathered: Gathered = lambda own: [own]
+        self, streams: Streams, lines: list[str], *, path: Path | None = None, gathered: Gathered = lambda own: [own]
     ) -> None:
-        """Go on after `known`."""
-        self._fingerprints, self._known, self._gathered = Fingerprints(streams), known, gathered
-        self._file, self._synced = None if path is None else _opened(path, known), len(known)
-        self._broken = False
+        """Go on after `lines`."""
+        self._fingerprints, self._gathered = Fingerprints(streams), gathered
+        self._known = [line for line in lines if not _MARK.fullmatch(line)]
+        self.stopped = Stopped(filter(_MARK.fullmatch, lines), note=self._mark)
+        self._file = None if path is None else _opened(path, lines)
+        self._synced, self._broken, self._process = True, False, os.getpid()
 
     def __len__(self) -> int:
         """How many releases were made, those included that are to be made again."""
@@ -98,7 +134,7 @@ class SumLog:
         if release > len(self._known):
             raise ResumeError(f"{len(self._known)} of {release} releases before this one are known; {_LOST}")
         if release == len(self._known):
-            self._write(f"{digest}\n".encode())
+            self._write(digest)
             self._known.append(digest)
         elif self._known[release] != digest:
             raise ResumeError(
@@ -110,13 +146,20 @@ class SumLog:
 
     def sync(self) -> None:
         """Wait until every fingerprint is on disk: to be called before anybody sees what was released."""
-        if self._file is not None and self._synced < len(self._known):
+        if self._file is not None and not self._synced:
             self._done(lambda file: os.fsync(file))
-            self._synced = len(self._known)
+            self._synced = True
 
-    def _write(self, line: bytes) -> None:
+    def _mark(self, line: str) -> None:
+        """Have a mark on disk; not by a forked process, whose run this is not, nor after what failed is this file."""
+        if not self._broken and os.getpid() == self._process:
+            self._write(line)
+            self.sync()
+
+    def _write(self, line: str) -> None:
         """Hand one line to the system."""
-        if self._file is not None and self._done(lambda file: os.write(file, line)) != len(line):
+        content, self._synced = f"{line}\n".encode(), False
+        if self._file is not None and self._done(lambda file: os.write(file, content)) != len(content):
             self._broken = True
             raise InputError("cannot write private/sums.log: the disk is full; free some space, then resume")
 
@@ -147,9 +190,9 @@ class SumLog:
                 self._file = None
 
 
-def _opened(path: Path, known: list[str]) -> int:
+def _opened(path: Path, lines: list[str]) -> int:
     """The file to go on with; what follows its last whole line is removed, and nothing else is ever."""
-    text = "".join(f"{line}\n" for line in (_HEADER, *known)).encode()
+    text = "".join(f"{line}\n" for line in (_HEADER, *lines)).encode()
     if path.read_bytes() != text:
         write_atomically(path, text, mode=0o600)
     return os.open(path, os.O_WRONLY | os.O_APPEND)

@@ -86,7 +86,8 @@ def isolation_sentence(isolation: Isolation) -> str:
     if isolation is Isolation.ALONE:
         return (
             "Every example was evaluated alone, on a copy of the model: through it none can enter another's "
-            "contribution. What the model's code may keep elsewhere (globals, files) is the operator's to answer for."
+            "contribution. What the model's code may keep elsewhere (globals, files), and that the code which reads "
+            "the records makes each example of one of them, is the operator's to answer for."
         )
     if isolation is Isolation.CHECKED:
         return (

@@ -52,7 +52,7 @@ class ReadAhead:
         draw = self._run.step.draw(ahead)
         if len(draw.shares) != 1:
             return None
-        return draw, self._pool.submit(read, self._run.prepared.records, draw.which)
+        return draw, self._pool.submit(read, self._run.prepared.records, draw.which, draw.seed)
 
     def __enter__(self) -> ReadAhead:
         """Read ahead for a while."""

@@ -170,7 +170,7 @@ class PrivateLoader:
                 draw, batch = ahead()
                 if draw is None:
                     draw = self._run.step.draw()
-                    batch = read(records, draw.which)
+                    batch = read(records, draw.which, draw.seed)
                 yield draw, batch
 
 
@@ -182,7 +182,7 @@ class _Batches(Dataset[Any]):
         self._records = records
 
     def __getitem__(self, draw: Draw) -> Batch:
-        return read(self._records, draw.which)
+        return read(self._records, draw.which, draw.seed)
 
 
 class _Ahead(Sampler[Draw]):

@@ -123,6 +123,8 @@ def prepare(
     shards = None if lending is None else Shards(lending.blocks, lending.fetch)
     objective = Objective.of(module, as_losses(loss), way=_way(settings), shards=shards)
     need_targets(objective, records)
+    if isinstance(rows := rows_of(records), DatasetRecords):
+        rows.refuse_memory()
     need_isolated(objective, records, performance=settings.performance)
     settings = chosen_for_module(settings, len(records), objective.layout.size)
     ranks = strategy_for(settings, objective.layout.size, lending)

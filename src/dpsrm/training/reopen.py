@@ -120,9 +120,9 @@ def _need_same_run(checkpoint: Checkpoint, prepared: Prepared) -> None:
 def _sum_log(folder: RunFolder, ranks: Strategy, streams: Streams, checkpoint: Checkpoint) -> SumLog:
     """What the run's releases were made of, as far as anybody may have seen them; the leader tells the others."""
     with ranks.together():
-        known = read_sums(folder.sums, released=checkpoint.released.releases) if ranks.leader else []
-    told = ranks.tell("\n".join(known).encode()).decode()
-    return SumLog(streams, told.split(), path=folder.sums if ranks.leader else None, gathered=ranks.gathered)
+        lines = read_sums(folder.sums, released=checkpoint.released.releases) if ranks.leader else []
+    told = ranks.tell("\n".join(lines).encode()).decode()
+    return SumLog(streams, told.splitlines(), path=folder.sums if ranks.leader else None, gathered=ranks.gathered)
 
 
 def _ledger(folder: RunFolder, prepared: Prepared, checkpoint: Checkpoint) -> Ledger:

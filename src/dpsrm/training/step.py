@@ -18,7 +18,7 @@ from dpsrm.data import Picked
 from dpsrm.gradients import Batch, engine
 from dpsrm.gradients.torch_state import full_precision, generators_kept, heap_kept
 from dpsrm.mechanisms import Airlock, zcdp_multiplier
-from dpsrm.mechanisms.sum_log import SumLog
+from dpsrm.mechanisms.sum_log import Stopped, SumLog
 from dpsrm.methods import Ask, Choice, Walk
 from dpsrm.runs.book import Book
 from dpsrm.sampling import draw
@@ -94,12 +94,14 @@ class Draw:
 
     Attributes:
         shares: what this process reads of them, share by share: positions of records, or of units the rows that count.
+        seed: of the random numbers that datasets and collate functions get while they read.
     """
 
     release: int
     sampling: Sampling
     indices: Indices
     shares: tuple[Indices | Picked, ...]
+    seed: int = field(repr=False)
 
     @property
     def which(self) -> Indices | Picked:
@@ -165,7 +167,7 @@ class Step:
         self._heard: Heard | None = None
         self._exhausted = False
         self._turn = threading.RLock()
-        self._failed_at: int | None = None
+        self._stopped = Stopped() if sum_log is None else sum_log.stopped
         if self.airlock.releases == 0:
             p.output.observe(0, self.strategy.kept(p.walk))
 
@@ -203,7 +205,8 @@ class Step:
         indices = draw(sampling, p.streams.sampling)
         cuts = (slice(*(len(indices) * at // self._shares for at in (k, k + 1))) for k in self._mine)
         shares = tuple([p.pick(indices[cut], release) for cut in cuts])
-        return Draw(release=release, sampling=sampling, indices=indices, shares=shares)
+        seed = p.streams.record_seed(release)
+        return Draw(release=release, sampling=sampling, indices=indices, shares=shares, seed=seed)
 
     def __call__(self, drawn: Draw | None = None, batch: Batch | None = None) -> Progress | None:
         """Make the next release; what is known after it, or None if it was not yet an update.
@@ -233,6 +236,7 @@ class Step:
                 raise
             self._exhausted = True
             return None
+        self._stopped.made(drawn.release)
         if p.walk.time == before:
             return None
         _need_finite(p.walk)
@@ -257,22 +261,24 @@ class Step:
         except (BudgetExceeded, ResumeError, LedgerError):
             raise
         except Exception as error:
-            self._failed_at = self.airlock.releases
-            if self._failed_at and isinstance(error, (InputError, IsolationError)):
+            self._stopped.mark(self.airlock.releases)
+            if self.airlock.releases and isinstance(error, (InputError, IsolationError)):
                 raise type(error)(f"{error} ({_STOPPED})") from error
             raise
 
     def result(self) -> Tensor:
         """The θ to hand out; of a run stopped before its output keeps anything (a tail average), the newest.
 
-        Guarantee: at the end of a plan, what was charged is what it predicted. No other end is where a record put it.
+        Guarantee: at the end of a plan, what was charged is what it predicted. No other end is where a record put it,
+        nor before that, where one goes back to or resumes: the release that failed must be made first.
         """
         p, plan = self.prepared, self.prepared.plan
         private = plan.privacy is not None
         need(
-            not private or self.done or self._failed_at != self.airlock.releases,
-            "the last step failed, perhaps because of a record, so a run that ends there would tell of it",
-            step=p.walk.time + 1,
+            not private or self.done or self._stopped.at is None,
+            "the last step failed, perhaps because of a record, so a run that ends before it is made would tell of it",
+            release=self._stopped.at,
+            next=self.airlock.releases,
             remedy="make the step, or publish nothing and begin anew with records that module and loss can take",
         )
         if self.done and not plan.method.adaptive and self.book.spending != plan.spending:

@@ -11,6 +11,7 @@ from torch import Tensor
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedScores, ClippedSum
 from dpsrm.data import Picked, Records, RecordSource, SparseRecords, UnitRecords, csr_tensor
+from dpsrm.data.apart import reading
 from dpsrm.gradients import Batch, Engine, LinearEngine, Objective, Query, clipped_losses
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.linear import LinearSums
@@ -44,12 +45,13 @@ def summer(engine: Engine, objective: Objective, records: RecordSource, streams:
     return _Gathered(engine, objective, records, streams, steady=steady)
 
 
-def read(records: RecordSource, which: Which) -> Batch:
-    """The batch of the records drawn."""
-    if isinstance(records, UnitRecords) and isinstance(which, Picked):
-        return records.batch(which)
-    assert not isinstance(which, Picked)
-    return records.take(which)
+def read(records: RecordSource, which: Which, seed: int) -> Batch:
+    """The batch of the records drawn; a dataset that draws random numbers gets those of `seed` for each record."""
+    with reading(seed):
+        if isinstance(records, UnitRecords) and isinstance(which, Picked):
+            return records.batch(which)
+        assert not isinstance(which, Picked)
+        return records.take(which)
 
 
 class _InPlace:
@@ -104,6 +106,6 @@ class _Gathered:
 
     def _taken(self, which: Which, release: int, batch: Batch | None) -> Batch:
         """The batch, and the generator where this release begins."""
-        taken = read(self._records, which) if batch is None else batch
+        taken = read(self._records, which, self._streams.record_seed(release)) if batch is None else batch
         seed_generators(self._streams.public_seed(release))
         return on_device(taken, self._device)

@@ -137,7 +137,9 @@ def _to_the_end(run: RecordedRun, callbacks: Sequence[Callback]) -> Run:
     with run, run.step.running(), ReadAhead(run) if on_disk else nullcontext(lambda: (None, None)) as ahead:
         stopped, watched = False, run.strategy.any(bool(callbacks))
         while not (run.step.done or stopped):
-            progress = run.advance(*ahead())
+            with run.step.over_records():
+                read = ahead()
+            progress = run.advance(*read)
             if progress is not None and watched and run.strategy.any(_due(callbacks, progress)):
                 run.settle()
                 run.prepared.objective.layout.write(progress.model, progress.theta)

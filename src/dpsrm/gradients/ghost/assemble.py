@@ -13,6 +13,7 @@ from dpsrm.gradients.ghost.lengths import Length
 from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.products import OuterBlock
 from dpsrm.gradients.ghost.recording import Recording
+from dpsrm.gradients.ghost.stacked import StackedBlock
 from dpsrm.gradients.ghost.terms import UNLIKE, Lookup, Outer, Term, added
 from dpsrm.gradients.ghost.tied import TiedBlock
 from dpsrm.gradients.ghost.windows import Windows, window_rows
@@ -21,6 +22,10 @@ from dpsrm.gradients.rows import Tally
 
 _PASSES = 56
 """What it costs to write, subtract, measure and sum one number of a materialised row, in multiplications."""
+
+
+_STACKED = 2**20
+"""Numbers of rows in one array at two points, 4 MB of float32: they fit where a pass has just given memory back."""
 
 
 def blocks(recordings: list[Recording], mixture: Mixture, layout: Layout, *, steady: bool = True) -> dict[str, Block]:
@@ -78,8 +83,10 @@ def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block
         return TiedBlock(*tied, mixture.atoms, steady=steady)
     windows = [t for t in merged if isinstance(t, Windows)]
     if len(windows) == len(merged):
-        rows, order = window_rows(windows)
-        return RowsBlock(rows, order, steady=steady)
+        size = max(1, _STACKED // windows[0].row) if len(windows) > 1 else len(windows[0].g)
+        parts = ([w.some(slice(at, at + size)) for w in windows] for at in range(0, len(windows[0].g), size))
+        stacked = [RowsBlock(*window_rows(part), steady=steady) for part in parts]
+        return stacked[0] if len(stacked) == 1 else StackedBlock(stacked)
     return RowsBlock([added(terms) for terms in points], steady=steady)
 
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from dpsrm.core.secret import ClippedSum
 from dpsrm.core.tree import Ragged
-from dpsrm.gradients.batch import Batch, as_batch, copies, dense, example, examples, groups, padded, rows, shapes
+from dpsrm.gradients.batch import Batch, Kind, as_batch, copies, dense, example, examples, groups, kind, padded, rows
 from dpsrm.gradients.below import guarded
 from dpsrm.gradients.checked import Seen, chosen, compare_parts
 from dpsrm.gradients.functional import FunctionalEngine
@@ -73,8 +72,8 @@ class GhostEngine:
         self.steady, self._expected = steady, expected
         self._cached = recorded_at_once(objective)
         self._notice = notice
-        self._looks: dict[tuple[torch.Size, ...], Look] = {}
-        self._sizes: dict[tuple[torch.Size, ...], int] = {}
+        self._looks: dict[Kind, Look] = {}
+        self._sizes: dict[Kind, int] = {}
         self._show_all = False
         self._functional: FunctionalEngine | None = None
 
@@ -88,7 +87,7 @@ class GhostEngine:
         try:
             return self._sum(query, batch)
         except NotKeptError:
-            self._looks = {shape: replace(found, shown=None) for shape, found in self._looks.items()}
+            self._looks = {alike: replace(found, shown=None) for alike, found in self._looks.items()}
             self._show_all, self._sizes = True, {}
             set_rng_states(state)
             return self._sum(query, batch)
@@ -128,16 +127,16 @@ class GhostEngine:
         self._functional.add(tally, batch, draws)
 
     def _size(self, query: Query, batch: Batch, seen: Look) -> int:
-        """How many examples of this shape make a piece, if places may shift; tried out once."""
-        if shapes(batch) not in self._sizes:
+        """How many examples of this kind make a piece, if places may shift; tried out once."""
+        if (alike := kind(batch)) not in self._sizes:
             size = self.max_physical_batch or piece_size(most_examples(seen, self._cached), self._expected)
             tried = probes(query.points, example(batch, 0)) if size > 1 else ()
             asked = ((replace(query, points=points), copies(one, size)) for points, one in tried)
             free = all(self._placeless(each, equal) for each, equal in asked)
-            self._sizes[shapes(batch)] = size if free else 1
+            self._sizes[alike] = size if free else 1
             if not free:
                 self._notice(ONE_BY_ONE)
-        return self._sizes[shapes(batch)]
+        return self._sizes[alike]
 
     def _placeless(self, query: Query, equal: Batch) -> bool:
         """Whether equal examples are computed to equal bits."""
@@ -152,8 +151,8 @@ class GhostEngine:
         return placeless([*tensors, *(t for m in measures for t in (m.square_B, m.doubt_B, m.spread_B))])
 
     def _look(self, query: Query, batch: Batch) -> Look:
-        """What is known about the module for examples of this shape; says once what is left to `torch.func`."""
-        found = self._looks.get(shapes(batch))
+        """What is known about the module for examples of this kind; says once what is left to `torch.func`."""
+        found = self._looks.get(alike := kind(batch))
         if found is None:
             found = look(self.objective, query.points[0], as_batch(example(batch, 0)))
             found = replace(found, shown=None) if self._show_all else found
@@ -161,7 +160,7 @@ class GhostEngine:
                 self._notice(f"torch.func computes every gradient, more slowly, because of {found.reason}")
             if not found.reason and self.max_physical_batch is None:
                 say_pieces(found, self._cached, self._notice)
-            self._looks[shapes(batch)] = found
+            self._looks[alike] = found
         return found
 
     def _add(self, tally: Tally, batch: Batch, real: int) -> bool:

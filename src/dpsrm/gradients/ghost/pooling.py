@@ -46,8 +46,9 @@ class _PoolRows(torch.autograd.Function):
     """`F.max_pool2d` of a (B, C, H, W) tensor with its channels last, for windows side by side."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: list[int], stride: list[int], *_: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, kernel: list[int], stride: list[int], *others: Any) -> Tensor:
         """The largest element of every window."""
+        ctx.others = others
         images, channels, height, width = x.shape
         ctx.windows = tuple(kernel), stride[0], channels
         rows, across = (height - kernel[0]) // stride[0] + 1, width - kernel[1] + 1
@@ -65,7 +66,7 @@ class _PoolRows(torch.autograd.Function):
         g = gradients[0].contiguous(memory_format=torch.channels_last)
         arguments = _rows(g), _rows(x), _rows(found), *ctx.windows, _rows(back)
         to_largest(*arguments)
-        return back, None, None, None, None, None
+        return back, None, None, *(None for _ in ctx.others)
 
 
 def _rows(images: Tensor) -> Array:

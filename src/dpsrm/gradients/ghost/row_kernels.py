@@ -22,6 +22,8 @@ _NEAR = 1024
 """Coordinates summed up before the next ones: their sums stay in the cache."""
 
 _compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+_in_any_order = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
+"""For sums of squares, in which nothing cancels: their order does not matter, and the fastest is chosen."""
 
 
 @_compiled
@@ -49,23 +51,15 @@ def squares(x: Array, x_step: int, y: Array, y_step: int, size: int, out_3B: Arr
             out_3B[k, i] = lanes[k].sum()
 
 
-@_compiled
+@_in_any_order
 def squares_alone(x: Array, x_step: int, size: int, out_B: Array) -> None:
-    """‖x‖² of every example, to the bits of `squares`."""
-    lanes = np.empty(_LANES)
-    whole = size // _LANES * _LANES
+    """‖x‖² of every example, of `size` coordinates."""
     for i in range(len(out_B)):
-        lanes[:] = 0.0
-        row = x[i * x_step : i * x_step + size]
-        for start in range(0, whole, _LANES):
-            some = row[start : start + _LANES]
-            for j in range(_LANES):
-                a = np.float64(some[j])
-                lanes[j] += a * a
-        for j in range(whole, size):
+        row, square = x[i * x_step : i * x_step + size], 0.0
+        for j in range(size):
             a = np.float64(row[j])
-            lanes[0] += a * a
-        out_B[i] = lanes.sum()
+            square += a * a
+        out_B[i] = square
 
 
 @_compiled
@@ -107,13 +101,22 @@ def weighted_sum(x: Array, x_step: int, y: Array, y_step: int, weights_3B: Array
 
 @_compiled
 def weighted_sum_alone(x: Array, x_step: int, weights_B: Array, out_P: Array) -> None:
-    """Σ_i w·x over all examples, w = element i of `weights_B`."""
+    """Σ_i w·x over all examples, w = element i of `weights_B`; four examples at a time, so that sums are read less."""
     out_P[:] = 0.0
-    size = len(out_P)
+    size, examples = len(out_P), len(weights_B)
+    fours = examples // 4 * 4
     for start in range(0, size, _NEAR):
         end = min(start + _NEAR, size)
         sums = out_P[start:end]
-        for i in range(len(weights_B)):
+        for i in range(0, fours, 4):
+            at = i * x_step + start
+            w, w1, w2, w3 = weights_B[i], weights_B[i + 1], weights_B[i + 2], weights_B[i + 3]
+            row, row1 = x[at : at + end - start], x[at + x_step : at + x_step + end - start]
+            row2, row3 = x[at + 2 * x_step : at + 2 * x_step + end - start], x[at + 3 * x_step :]
+            for j in range(end - start):
+                few = w * np.float64(row[j]) + w1 * np.float64(row1[j])
+                sums[j] += few + (w2 * np.float64(row2[j]) + w3 * np.float64(row3[j]))
+        for i in range(fours, examples):
             row, weight = x[i * x_step + start : i * x_step + end], weights_B[i]
             for j in range(end - start):
                 sums[j] += weight * np.float64(row[j])

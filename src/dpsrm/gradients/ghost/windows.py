@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
 from dpsrm.gradients.ghost.terms import Order, Outer, same
-from dpsrm.gradients.torch_state import empty
 
 _SLIDE: tuple[Any, ...] = (F.conv1d, F.conv2d, F.conv3d)
 _WEIGHT: tuple[Any, ...] = (conv1d_weight, conv2d_weight, conv3d_weight)
@@ -48,6 +47,15 @@ class Windows:
     def window(self) -> int:
         """How many numbers of one channel a window holds."""
         return math.prod(self.kernel)
+
+    @property
+    def row(self) -> int:
+        """How many numbers an example's gradient has."""
+        return self.g.shape[1] * self.window * self.x.shape[1] // self.groups
+
+    def some(self, rows: slice) -> Windows:
+        """The same of some examples."""
+        return replace(self, x=self.x[rows], g=self.g[rows])
 
     @property
     def depthwise(self) -> bool:
@@ -135,21 +143,24 @@ def window_rows(points: Sequence[Windows]) -> tuple[list[Tensor], Order]:
     first = points[0]
     if first.convolved:
         return [point.by_convolution() for point in points], first.order
-    size = first.g.shape[1] * first.window * first.x.shape[1] // first.groups
+    size = first.row
     shared = first.groups == 1 and all(same(first.x, point.x) for point in points[1:])
     turned = first.channels_last and not shared
-    everything = empty(len(points) * len(first.g) * size, first.g)
-    together = everything.view(len(first.g), -1)
-    found = torch.split(together, size, dim=1) if shared else everything.view(len(points), -1, size).unbind()
+    examples = len(first.g)
+    if shared:
+        together = first.g.new_empty(examples, len(points) * size)
+        found = list(torch.split(together, size, dim=1))
+    else:  # each point's by itself: what has up to 32 MB, the C library keeps at hand (`heap_kept`)
+        found = [first.g.new_empty(examples, size) for _ in points]
     each = max(1, _CHUNK // max(1, first.x.shape[1] * first.window * first.places))
-    for start in range(0, len(first.g), each):
+    for start in range(0, examples, each):
         cut = slice(start, start + each)
         if shared:
             _shared_rows(points, cut, together[cut])
         else:
             for point, rows in zip(points, found, strict=True):
                 _product(point.gradients(cut), point.columns(cut), rows[cut], turned=turned)
-    return list(found), replace(first.order, last=first.g.shape[1]) if turned else first.order
+    return found, replace(first.order, last=first.g.shape[1]) if turned else first.order
 
 
 def _shared_rows(points: Sequence[Windows], cut: slice, out_BP: Tensor) -> None:
