@@ -121,7 +121,7 @@ def _parts(step: Step) -> dict[str, float]:
     with step.running():
         times["step"], _ = _timed(step)
         times["draw"], drawn = _timed(step.draw)
-        times["read"], _ = _timed(partial(read, step.prepared.records, drawn.which))
+        times["read"], _ = _timed(partial(read, step.prepared.records, drawn.which, drawn.seed))
     return times
 
 
