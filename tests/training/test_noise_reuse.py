@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import threading
 
 import pytest
@@ -226,6 +227,48 @@ def test_a_copy_of_a_run_does_not_go_on_beside_it(tmp_path):
             run.step(batch)
         run.finish()
     assert dpsrm.verify(tmp_path / "copy").ok
+
+
+RESTORE = {
+    "cp -a": lambda back, run: subprocess.run(["cp", "-a", f"{back}/.", run], check=True),
+    "cp -r": lambda back, run: subprocess.run(["cp", "-r", f"{back}/.", run], check=True),
+    "copytree": lambda back, run: shutil.copytree(back, run, dirs_exist_ok=True),
+    "tar": lambda back, run: subprocess.run(f"tar -C {back} -cf - . | tar -C {run} -xf -", shell=True, check=True),
+    "moved aside": lambda back, run: (shutil.rmtree(run), shutil.copytree(back, run)),
+}
+
+
+@pytest.mark.parametrize("restore", RESTORE.values(), ids=RESTORE)
+def test_nor_does_a_backup_that_was_put_back_in_its_place(tmp_path, restore):
+    """Releases after the backup were seen: made again with another learning rate, they would have the same noise."""
+    interrupted(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "back")
+    same = {"losses": plain, "performance": Performance(checkpoint_steps=3), "resume": True}
+    with own(tmp_path / "run", **same) as run:
+        for _, batch in zip(range(3), run.data_loader, strict=False):
+            run.step(batch)
+    restore(tmp_path / "back", tmp_path / "run")
+    for changes in ({}, {"rate": 0.9}):
+        with pytest.raises(ResumeError, match=r"keys\.json is a copy.*--moved"):
+            own(tmp_path / "run", **same, **changes)
+    for word in ({"moved": True}, {}):
+        own(tmp_path / "run", **same, **word).__exit__(None, None, None)
+
+
+def test_nor_does_one_of_which_only_changed_files_were_put_back(tmp_path):
+    """As rsync does it: a new file with the old time, and what is the same is left alone."""
+    path = interrupted(tmp_path / "run")
+    before, times = path.read_bytes(), path.stat()
+    same = {"losses": plain, "performance": Performance(checkpoint_steps=3), "resume": True}
+    with own(tmp_path / "run", **same) as run:
+        for _, batch in zip(range(1), run.data_loader, strict=False):
+            run.step(batch)
+    path.write_bytes(before)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns - 60 * 10**9))  # a minute ago
+    with pytest.raises(ResumeError, match=r"sums\.log is a copy.*--moved"):
+        own(tmp_path / "run", **same)
+    for word in ({"moved": True}, {}):
+        own(tmp_path / "run", **same, **word).__exit__(None, None, None)
 
 
 def test_whoever_moved_a_run_says_so(tmp_path):

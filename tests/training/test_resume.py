@@ -137,7 +137,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path):
 def test_another_runs_key_is_refused(tmp_path):
     run = interrupted(tmp_path, 5)
     keys = run / "private" / "keys.json"
-    keys.write_text(json.dumps({"private": True, "file": keys.stat().st_ino, "key": "00" * 32}))
+    keys.write_text(json.dumps({**json.loads(keys.read_text()), "key": "00" * 32}))
     with pytest.raises(ResumeError, match="another run"):
         resume(run, *parts())
 

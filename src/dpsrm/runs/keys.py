@@ -1,8 +1,9 @@
 """The run's stream key on disk: from before the first charge until the run ends, readable by its owner alone.
 
 Whoever has the key can subtract the noise. It is in this one file, and never in a checkpoint, ledger, report or log.
-The file knows its own number (inode): two folders that went on with one key would add the same noise to different sums,
-so a copy resumes nothing.
+Two folders that went on with one key would add the same noise to different sums, and so would a folder that an old
+copy was put back into. So the key names a file beside it that nobody ever writes again, by its number (inode) and the
+time of its last change, which the system sets and no copying tool can: a copy resumes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from dpsrm.core.errors import InputError, ResumeError
 from dpsrm.core.files import read_limited, sync_directory
 from dpsrm.core.randomness import Streams
 
+ORIGIN = "origin"
 _LIMIT = 4096
+_RESTORED = 10 * 10**9
+"""Nanoseconds between the last write to a file and its last change: a write is both, restoring keeps the old time."""
 _COPY = (
     "{} is a copy: the folder was copied, restored from a backup or moved to another disk. If two copies go on, the "
     "same noise is added to different sums, and both can be read. Go on with the original; or, if no other copy ever "
@@ -29,8 +33,7 @@ def keep_keys(path: Path, streams: Streams) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            file = os.fstat(handle).st_ino
-            content = json.dumps({**body, "file": file, "key": streams.surrender_key().hex()}).encode()
+            content = json.dumps({**body, "origin": _begun(path), "key": streams.surrender_key().hex()}).encode()
             if os.write(handle, content) != len(content):
                 raise OSError("disk full")
             os.fsync(handle)
@@ -39,6 +42,22 @@ def keep_keys(path: Path, streams: Streams) -> None:
         sync_directory(path.parent)
     except OSError as error:
         raise InputError(f"cannot keep the run's key in {path}: {error}") from error
+
+
+def _begun(path: Path) -> list[int]:
+    """Write the file beside the key that tells an original from a copy; its number and the time of its last change."""
+    handle = os.open(path.with_name(ORIGIN), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, b"never written again: tells whether this folder is a copy\n")
+        os.fsync(handle)
+        return _facts(os.fstat(handle))
+    finally:
+        os.close(handle)
+
+
+def _facts(file: os.stat_result) -> list[int]:
+    """A file's number, and when it was last changed in any way, as the system has it."""
+    return [file.st_ino, file.st_ctime_ns]
 
 
 def read_keys(path: Path, *, moved: bool = False) -> Streams:
@@ -56,13 +75,26 @@ def read_keys(path: Path, *, moved: bool = False) -> Streams:
         private, key = body["private"], bytes.fromhex(body["key"])
         if type(private) is not bool or len(key) != 32:
             raise ValueError("a key has 32 bytes")
-        original = body.get("file") == path.stat().st_ino
+        origin = path.with_name(ORIGIN)
+        original = origin.exists() and body.get("origin") == _facts(origin.stat())
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         # the message must not quote the file's content
         raise ResumeError(f"{path} is not a key file ({type(error).__name__}); the run cannot be resumed") from None
     if private and not (original or moved):
         raise ResumeError(_COPY.format(path))
     return Streams(key, private=private)
+
+
+def need_not_restored(path: Path) -> None:
+    """Refuse a file of an interrupted run that an older one was put in the place of, with its old time.
+
+    Edge cases: one that is gone is refused by who reads it.
+    """
+    if not path.exists():
+        return
+    facts = path.stat()
+    if facts.st_ctime_ns - facts.st_mtime_ns > _RESTORED:
+        raise ResumeError(_COPY.format(path))
 
 
 def adopt_keys(path: Path, streams: Streams) -> None:
@@ -93,6 +125,7 @@ def destroy_keys(path: Path) -> None:
     finally:
         os.close(handle)
     path.unlink()
+    path.with_name(ORIGIN).unlink(missing_ok=True)
     sync_directory(path.parent)
 
 

@@ -12,7 +12,7 @@ from dpsrm.core.files import read_toml
 from dpsrm.core.randomness import Streams
 from dpsrm.mechanisms.sum_log import SumLog, read_sums
 from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.keys import adopt_keys, read_keys
+from dpsrm.runs.keys import adopt_keys, need_not_restored, read_keys
 from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
 from dpsrm.training.checkpoint import (
     Checkpoint,
@@ -75,6 +75,10 @@ def _found(folder: RunFolder, held: ExitStack, parameters: int, moved: bool) -> 
     _need_same_files(folder, checkpoint)
     if moved:
         adopt_keys(folder.keys, streams)
+        if folder.sums.exists():
+            folder.sums.touch()  # the user's word holds for it, too
+    elif streams.private:
+        need_not_restored(folder.sums)
     return streams, pack_checkpoint(checkpoint, streams)
 
 
