@@ -1,5 +1,6 @@
 """Training on records that lie on disk: the run that memory would give, read ahead or not, resumed or refused."""
 
+import os
 import threading
 from functools import partial
 
@@ -151,6 +152,31 @@ def test_records_that_change_during_the_run_stop_it(files):
         trained(arrays(files), files / "run", settings(), callbacks=[write])
 
 
+@pytest.mark.parametrize(
+    ("restored", "rule"), [(False, "data must be the same"), (True, "was made before, from another sum")]
+)
+def test_a_change_that_nobody_noticed_is_no_second_release(files, restored, rule):
+    """Not every writer moves the file's time (docs/decisions/on-disk.md): the resume is refused, not the run."""
+    before, time = (files / "x.npy").read_bytes(), (files / "x.npy").stat().st_mtime_ns
+
+    def written(content):
+        (files / "x.npy").write_bytes(content)
+        os.utime(files / "x.npy", ns=(time, time))
+
+    def write(progress):
+        if progress.step == 6:
+            written(before[:128] + (3 * np.ones((N, 4), dtype=np.float32)).tobytes())
+
+    chosen = settings(prefetch=False)
+    with pytest.raises(KeyboardInterrupt):
+        trained(arrays(files), files / "run", chosen, callbacks=[write, stopped_at(8, None)])
+    assert (files / "x.npy").read_bytes() != before
+    if restored:
+        written(before)
+    with pytest.raises(ResumeError, match=rule):
+        dpsrm.resume(files / "run", module(), binary_loss, arrays(files))
+
+
 def test_labels_are_checked_before_anything_is_charged(files):
     y = np.load(files / "y.npy", mmap_mode="r+")
     y[300] = 3
@@ -218,6 +244,28 @@ def test_the_command_line_reads_npy_a_draw_at_a_time(files, answer):
     assert body["n"] == N
     assert dpsrm.verify(files / "run").ok
     assert set(dpsrm.load_run(files / "run").predict(files / "x.npy").tolist()) <= {"0", "1"}
+
+
+def test_the_command_line_knows_text_labels_again(files, answer, monkeypatch):
+    """Two runs of one budget over the same files: the second knows the records, whatever was in memory before."""
+    empty, fills = np.empty, iter(range(10**6))
+
+    def filled(*args, **options):
+        found = empty(*args, **options)
+        if found.dtype == np.uint8:
+            found.fill(next(fills) % 251)
+        return found
+
+    monkeypatch.setattr(np, "empty", filled)
+    np.save(files / "y.npy", np.where(np.load(files / "y.npy"), "yes", "no"))
+    common = (
+        "train", "--data", files / "x.npy", "--target", files / "y.npy", "--classes", "no,yes", "--epsilon", 0.5,
+        "--delta", 1e-5, "--set", "training.steps=5", "--set", "training.batch=50", "--budget", files / "budget",
+    )  # fmt: skip
+    answer("budget", "init", files / "budget", "--epsilon", 2, "--delta", 1e-4)
+    for name in ("a", "b"):
+        answer(*common, "--out", files / name)
+        assert dpsrm.verify(files / name).ok
 
 
 def test_an_image_folder_trains(files):

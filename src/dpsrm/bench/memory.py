@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from dpsrm.bench.interleaved import quiet
 from dpsrm.bench.two_points import variant
+from dpsrm.gradients.ghost.pool_kernels import largest, to_largest
 from dpsrm.gradients.ghost.written import WrittenRows
 
 
@@ -34,10 +36,15 @@ def _peak_here(name: str, model: str, batch: int, points: int) -> int:
 
 
 def _load_kernels() -> None:
-    """Compiled passes over rows, and their compiler: some 60 MB, once in a process, whatever the model."""
-    rows = WrittenRows([torch.ones(1, 1)] * 2)
-    rows.square((0, 1))
-    rows.weighted({(0, 1): torch.ones(1, dtype=torch.float64)}, slice(0, 1))
+    """Compiled passes over rows and images, and their compiler: some 60 MB, once in a process, whatever the model."""
+    for points in (1, 2):
+        rows = WrittenRows([torch.ones(1, 1)] * points)
+        rows.square((0, 0))
+        rows.weighted({(0, 0): torch.ones(1, dtype=torch.float64)}, slice(0, 1))
+    image = np.ones((1, 2, 2), dtype=np.float32)
+    windows = (2, 2), 1, 1
+    largest(image, *windows, image[:, :1, :1])
+    to_largest(image[:, :1, :1], image, image[:, :1, :1], *windows, image.copy())
 
 
 def resident(field: str) -> int:

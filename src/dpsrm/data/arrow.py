@@ -1,17 +1,18 @@
 """Parquet and Arrow tables as rows on disk: copied once, row group by row group, to where single rows can be read.
 
 A Parquet file is compressed by pages, so one row costs a whole row group. The copy is plain columns in a file without a
-name, which is gone when the process ends; what happens to the original meanwhile does not matter.
+name from its first row on, gone when the process ends, however it does; the original no longer matters then.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,11 +61,11 @@ class TableFile:
             self.n = sum(file.get_batch(i).num_rows for i in range(file.num_record_batches))
 
     def opened(self, track: Track) -> ArrowRows:
-        """The rows, copied to where they can be read one by one; the copy is deleted before it is used."""
+        """The rows, copied to where they can be read one by one: a file that has no name when the first is written."""
         import pyarrow as pa
 
         folder = _scratch(self._path)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dpsrm-", suffix=".rows") as file:
+        with tempfile.TemporaryFile(dir=folder, prefix=".dpsrm-", suffix=".rows") as file:
             need(
                 shutil.disk_usage(folder).free > 2 * self._path.stat().st_size,
                 "reading a table row by row needs room for a copy of it on disk",
@@ -72,20 +73,20 @@ class TableFile:
                 remedy="set TMPDIR to a folder with more room, or keep the records in memory: data.in_memory=true",
             )
             try:
-                self._copy(file.name, track)
-                reader = pa.ipc.open_file(pa.memory_map(file.name))
+                self._copy(file, track)
+                reader = pa.ipc.open_file(_mapped(file))
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise InputError(f"the file must be a whole table; got {str(self._path)!r}: {error}") from error
         rows = ArrowRows(reader, track)
         need(len(rows) == self.n, "the file must stay as it is while it is read", rows=len(rows), said=self.n)
         return rows
 
-    def _copy(self, name: str, track: Track) -> None:
+    def _copy(self, file: IO[bytes], track: Track) -> None:
         """Write all rows as plain columns, `ROWS` together."""
         import pyarrow as pa
 
         schema = pa.schema([(f.name, _plain_type(f.type)) for f in self._schema])
-        with pa.ipc.new_file(name, schema) as sink:
+        with pa.ipc.new_file(file, schema) as sink:
             total = -(-self.n // ROWS)
             for table in track(
                 _gathered(self._batches(), schema), total, "copying the table to where rows can be read"
@@ -107,6 +108,14 @@ def _scratch(path: Path) -> str:
     """Where the copy lies: $TMPDIR if it is set, else beside the file, else where temporary files are."""
     beside = str(path.resolve().parent)
     return tempfile.gettempdir() if "TMPDIR" in os.environ or not os.access(beside, os.W_OK) else beside
+
+
+def _mapped(file: IO[bytes]) -> Any:
+    """What was written to an open file, mapped by its descriptor: there is no name to open it by."""
+    import pyarrow as pa
+
+    file.flush()
+    return pa.BufferReader(pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
 
 
 def _plain_type(kind: Any) -> Any:
@@ -131,7 +140,7 @@ def _gathered(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
 
 
 class ArrowRows:
-    """Rows of plain Arrow columns in a memory-mapped file that nobody else can open."""
+    """Rows of plain Arrow columns in a memory-mapped file without a name."""
 
     def __init__(self, reader: Any, track: Track) -> None:
         """Keep every group of rows; they stay on disk."""

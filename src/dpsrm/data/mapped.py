@@ -40,8 +40,14 @@ class MappedRecords:
     A batch is what `Records` or `TreeRecords` would give of the same arrays. Reading B records takes time and memory
     for B, whatever n is.
 
-    Guarantee: a file that is written to while it is trained on is noticed at the next draw, by its size and time of
-    change, and refused: records that are others when a run is resumed would meet the same noise.
+    A file that is written to while it is trained on is refused at the next draw, if its size or time of change tells:
+    best effort. Writing and cutting (`write`, `np.save`, `truncate`) tell, unless within the same tick of the file
+    system's clock. A map tells at its first write to a page that is clean; not while the page is still dirty of an
+    earlier write, on tmpfs not after the page was touched, and not from other computers that share the disk.
+
+    Guarantee: what was not noticed gives no second release under the noise of a first: a release that is made again
+    must be of the same sum (`SumLog`), or a resume is refused. A row that is moved to another place while a draw
+    reads may count twice in its sum, for which the noise is not made: do not write to records that are trained on.
 
     Edge cases: numbers are checked to be finite when they are drawn, not before. A file that is deleted or replaced by
     another of its name stays readable for those who have it mapped, unchanged.
@@ -121,7 +127,7 @@ def _array(leaf: Any) -> Array:
     kind = f"{array.dtype.kind}{array.dtype.itemsize}"
     need(kind in _KINDS, "memory-mapped records must be numbers", dtype=str(array.dtype), remedy="encode text first")
     if isinstance(array, np.memmap) and array.flags.writeable:
-        array.flush()  # from here on, writing to it moves the file's time of change
+        array.flush()  # from here on, writing to it moves the file's time of change (not on tmpfs)
     return array
 
 

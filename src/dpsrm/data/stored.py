@@ -72,8 +72,9 @@ class EncodedRecords:
         """Inputs and targets of the records at `indices`, in their order, repeats included."""
         positions = as_positions(indices, len(self))
         some = positions if len(positions) else np.zeros(1, dtype=np.int64)
+        found = self.rows.at(some)
         try:
-            inputs, targets = self.encode(self.rows.at(some))
+            inputs, targets = self.encode(found)
         except InputError as error:
             raise InputError(f"{error} (rows are counted within this draw of {len(some)} records)") from error
         return torch.from_numpy(inputs)[: len(positions)], torch.from_numpy(targets)[: len(positions)]
@@ -93,7 +94,11 @@ class EncodedRecords:
 
 
 class ArrayFile:
-    """A .npy file of records beside a .npy file of their labels, both memory-mapped."""
+    """A .npy file of records beside a .npy file of their labels, both memory-mapped.
+
+    Guarantee: the fingerprint is of the bytes of both files, texts included, and both are watched while records are
+    read, as far as `MappedRecords` can.
+    """
 
     def __init__(self, path: Path, target: str | None) -> None:
         """Open both; the labels are named as the target."""
@@ -107,15 +112,21 @@ class ArrayFile:
         need_numbers(self._x)
         x, y = self._x.shape, self._y.shape
         need(len(y) == 1 and y[0] == x[0], "there must be one label per record", labels=y, records=x)
-        need(self._y.dtype.kind in "fiubU", "labels must be numbers or texts", dtype=str(self._y.dtype))
+        kind = self._y.dtype
+        need(kind.kind in "fiubU" and kind.itemsize > 0, "labels must be numbers or texts", dtype=str(kind))
         self.n = len(self._x)
         self.head = Arrays(np.empty((0, *x[1:])), ())
 
     def opened(self, track: Track) -> ArrayFile:
         """Ready to be read; nothing is copied."""
-        codes = self._y if self._y.dtype.kind != "U" else np.empty(self.n, dtype=np.uint8)
-        self._files = MappedRecords((self._x, codes), track)
+        y = self._y.view(np.uint8).reshape(self.n, -1) if self._texts else self._y  # the very bytes of the file
+        self._files = MappedRecords((self._x, y), track)
         return self
+
+    @property
+    def _texts(self) -> bool:
+        """Whether labels are texts."""
+        return self._y.dtype.kind == "U"
 
     def __len__(self) -> int:
         return self.n
@@ -124,13 +135,15 @@ class ArrayFile:
         """Some records with their labels."""
         self._files.need_unchanged()
         found = np.take(np.asarray(self._x), positions, axis=0).astype(np.float64)
-        return Arrays(found, _labels(np.take(np.asarray(self._y), positions)))
+        labels = _labels(np.take(np.asarray(self._y), positions))
+        self._files.need_unchanged()
+        return Arrays(found, labels)
 
     def blocks(self) -> Iterator[bytes | memoryview]:
-        """All bytes of both files."""
+        """All bytes of both files; before them, how those of texts are to be read."""
+        if self._texts:
+            yield str(self._y.dtype).encode()
         yield from self._files.blocks()
-        if self._y.dtype.kind == "U":
-            yield np.ascontiguousarray(self._y).view(np.uint8).data
 
     def labels(self, name: str | None) -> dict[Cell, int]:
         """The different labels and where each is first."""
@@ -154,4 +167,9 @@ class ArrayFile:
 
 def _labels(values: npt.NDArray[Any]) -> tuple[Cell, ...]:
     """Labels as cells: texts, or numbers."""
-    return tuple(values.tolist() if values.dtype.kind == "U" else values.astype(np.float64).tolist())
+    if values.dtype.kind != "U":
+        return tuple(values.astype(np.float64).tolist())
+    try:
+        return tuple(values.tolist())
+    except (SystemError, ValueError) as error:  # a number that is no character
+        raise InputError(f"labels must be texts of characters; a cell of the file is none: {error}") from error
