@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ranks import fully_sharded, scenarios
+from ranks import fully_sharded, scenarios, stops
 from ranks.scenarios import settings, trained
 
-SCENARIOS = {**scenarios.SCENARIOS, **fully_sharded.SCENARIOS}
+SCENARIOS = {**scenarios.SCENARIOS, **fully_sharded.SCENARIOS, **stops.SCENARIOS}
 
 if __name__ == "__main__":
     folder, names = Path(sys.argv[1]), sys.argv[2:] or list(SCENARIOS)

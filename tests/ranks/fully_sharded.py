@@ -188,6 +188,16 @@ def fsdp_failures(folder):
         losses.calls = 0
         return trained(folder / "fails", chosen, module=sharded(), loss=losses)
 
+    def panics(rank):
+        def losses(model, batch):
+            if rank == 1 and losses.calls > 12:
+                raise GeneratorExit("unwrap on a None value")  # no Exception
+            losses.calls += 1
+            return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+        losses.calls = 0
+        return trained(folder / "panics", chosen, module=sharded(), loss=losses)
+
     def unfailing(rank):
         found = trained(folder / "unfailing", chosen, module=sharded())
         return {"told": found["told"], "head": found["head"]}
@@ -209,7 +219,8 @@ def fsdp_failures(folder):
         return {"head": run.head}
 
     found = {
-        name.__name__: fork(2, name, folder / f"g-{name.__name__}", timeout=90) for name in (one_fails, unfailing, cut)
+        name.__name__: fork(2, name, folder / f"g-{name.__name__}", timeout=90)
+        for name in (one_fails, panics, unfailing, cut)
     }
     shutil.copytree(folder / "cut", folder / "cut whole")
     found["again"] = fork(2, lambda _: go_on(folder / "cut", sharded()), folder / "h", timeout=90)

@@ -59,7 +59,7 @@ def _child(rank, world, work, folder):
         )
         try:
             said = work(rank)
-        except Exception as error:
+        except BaseException as error:
             said = {"error": type(error).__name__, "words": str(error), "trace": traceback.format_exc()}
         (folder / f"{rank}.part").write_text(json.dumps(said))
         (folder / f"{rank}.part").rename(folder / f"{rank}.said")

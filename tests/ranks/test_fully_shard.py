@@ -67,6 +67,13 @@ def test_an_error_on_one_rank_stops_all_with_its_words(ran):
     assert "the disk of rank 1 is full" in other["words"]
 
 
+def test_a_panic_on_one_rank_stops_all_with_its_words(ran):
+    other, failed = ran("fsdp_failures")["panics"]
+    assert failed["error"] == "GeneratorExit"
+    assert other["error"] == "RankFailed"
+    assert "rank 1 stopped: unwrap on a None value" in other["words"]
+
+
 def test_a_killed_run_is_gone_on_with_in_shards_or_whole(ran):
     """To the bit, by two ranks with the base in shards and by one process with all of it."""
     found = ran("fsdp_failures")

@@ -15,7 +15,7 @@ from dpsrm.core.errors import Diverged, InputError
 from dpsrm.data import Records
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import read_ledger
-from dpsrm.training import Performance, Privacy, Settings, Training, ahead, loss_for, train
+from dpsrm.training import Performance, Privacy, Settings, Training, ahead, loader, loss_for, train
 
 BASE = {"privacy": Privacy(epsilon=20.0, delta=1e-5, noise_multiplier=1.0), "seed": 2}
 
@@ -268,6 +268,134 @@ def test_train_remembers_a_stop_too(tmp_path, monkeypatch):
             dpsrm.resume(tmp_path / "run", nn.Linear(5, 3), loss_for(3), data, callbacks=[stop_after(last)])
     run = dpsrm.resume(tmp_path / "run", nn.Linear(5, 3), loss_for(3), data, callbacks=[stop_after(3)])
     assert verify(run.folder.path).ok
+
+
+class Panic(BaseException):
+    """As compiled libraries raise it (pyo3's PanicException): no Exception."""
+
+
+NO_EXCEPTIONS = [Panic, SystemExit, KeyboardInterrupt, GeneratorExit]
+
+
+@pytest.mark.parametrize("where", ["dataset", "collate", "loss"])
+@pytest.mark.parametrize("kind", NO_EXCEPTIONS)
+def test_what_is_no_exception_stops_a_run_too(tmp_path, kind, where):
+    """Nobody can tell whether a record or the user wanted the run to end; noted on disk, whoever goes on."""
+    armed = []
+
+    def fails(at, value):
+        if armed == [at]:
+            raise kind("unwrap on a None value")
+        return value
+
+    class Fragile(Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            return fails("dataset", (torch.ones(3), i % 2))
+
+    def losses(model, batch):
+        return fails("loss", nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none"))
+
+    def go_on(**more):
+        collate = lambda rows: fails("collate", torch.utils.data.default_collate(rows))  # noqa: E731
+        like = torch.utils.data.DataLoader(Fragile(), batch_size=4, collate_fn=collate)
+        chosen = {"steps": 9, "epsilon": 1.0, "delta": 1e-5, "method": "sgd", "seed": 2, "out": tmp_path / "run"}
+        return dpsrm.make_private(model=nn.Linear(3, 2), losses=losses, data_loader=like, **chosen, **more)
+
+    run = go_on()
+    steps(run, 3)
+    armed.append(where)
+    with pytest.raises(kind), run:
+        steps(run)
+    assert run.steps_made == 3
+    refused(run)
+    armed.clear()
+    run = go_on(resume=True)
+    refused(run)
+    steps(run, 4)
+    assert verify(run.finish().folder.path).ok
+
+
+def test_a_batch_that_its_device_has_no_room_for_stops_a_run(tmp_path, monkeypatch):
+    """It could be read, and not be moved to where the model is: so long may one record be."""
+    run = own_loop(tmp_path, "never")
+    steps(run, 2)
+
+    def full(batch, device):
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loader, "on_device", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            steps(run)
+    refused(run)
+    steps(run, 1)
+    assert verify(run.finish().folder.path).ok
+
+
+@pytest.mark.parametrize("kind", NO_EXCEPTIONS)
+def test_a_panic_while_reading_ahead_is_noted(tmp_path, monkeypatch, kind):
+    inputs, targets = records()
+    np.save(tmp_path / "x.npy", inputs.numpy())
+    data, reads, real = (np.load(tmp_path / "x.npy", mmap_mode="r"), targets.numpy()), [], ahead.read
+
+    def read(*what):
+        reads.append(what)
+        if len(reads) == 3:
+            raise kind
+        return real(*what)
+
+    monkeypatch.setattr(ahead, "read", read)
+    with pytest.raises(kind):
+        go(tmp_path, data)
+    assert marks(tmp_path) == ["failed 00000000000000000002"]
+
+
+def marks(tmp_path):
+    lines = (tmp_path / "run/private/sums.log").read_text().splitlines()
+    return [line for line in lines if line.startswith(("failed", "made"))]
+
+
+def test_an_interrupt_inside_a_step_says_how_to_go_on_and_asks_for_that_step(tmp_path):
+    calls = []
+
+    def loss(outputs, targets):
+        calls.append(1)
+        if len(calls) == 60:
+            raise KeyboardInterrupt
+        return loss_for(3)(outputs, targets)
+
+    with pytest.raises(KeyboardInterrupt) as told:
+        go(tmp_path, records(), module=nn.Sequential(nn.Linear(5, 3)), loss=loss, training=Training(batch=10, steps=99))
+    assert any("dpsrm train --resume" in note for note in told.value.__notes__)
+    (mark,) = marks(tmp_path)
+    with pytest.raises(InputError, match=f"the last step failed.* release={int(mark.split()[1])}, next=1"):
+        dpsrm.resume(
+            tmp_path / "run", nn.Sequential(nn.Linear(5, 3)), loss_for(3), records(), callbacks=[stop_after(1)]
+        )
+    run = dpsrm.resume(tmp_path / "run", nn.Sequential(nn.Linear(5, 3)), loss_for(3), records())
+    assert verify(run.folder.path).ok
+
+
+def test_an_interrupt_outside_of_a_step_is_the_users(tmp_path):
+    """Of a callback; or a loop that is left, which closes its loader: the run may end there."""
+
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    chosen = Settings(**BASE, training=Training(batch=10, steps=5))
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), loss_for(3), records(), chosen, out=tmp_path / "run", callbacks=[stop])
+    assert marks(tmp_path) == []
+    run = own_loop(tmp_path / "own", "never")
+    batches = iter(run.data_loader)
+    run.step(next(batches))
+    next(batches)
+    batches.close()
+    assert marks(tmp_path / "own") == []
+    assert verify(run.finish().folder.path).ok
 
 
 def stop_after(step):

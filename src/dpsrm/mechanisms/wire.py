@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -63,20 +63,26 @@ class Wire:
         tensor.copy_(moved)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Come out of the block all, or none: what stops one rank in it stops the others with its words."""
-        failure: Exception | None = None
+    def together(self, unsaid: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+        """Come out of the block all, or none: what stops one rank in it, panics and interrupts too, stops the others
+        with its words; but for what is `unsaid`, of which they hear when this process ends.
+        """
         try:
             yield
-        except Exception as error:
-            failure = error
-        self.report(failure, [each[0] for each in self.gather([float(failure is not None)])])
+        except unsaid:
+            raise
+        except BaseException as error:
+            with suppress(RankFailed):  # that the others are gone says less than this rank's own error
+                self.report(error, [each[0] for each in self.gather([1.0])])
+            raise
+        self.report(None, [each[0] for each in self.gather([0.0])])
 
-    def report(self, failure: Exception | None, failed: Sequence[float]) -> None:
+    def report(self, failure: BaseException | None, failed: Sequence[float]) -> None:
         """Raise this rank's failure, or `RankFailed` with the words of the first that failed."""
         if not any(failed):
             return
-        said = str(failure or "").encode()[:_TEXT].ljust(_TEXT, b"\0")
+        words = "" if failure is None else str(failure) or type(failure).__name__
+        said = words.encode()[:_TEXT].ljust(_TEXT, b"\0")
         texts = self.gather([float(byte) for byte in said])
         if failure is not None:
             raise failure

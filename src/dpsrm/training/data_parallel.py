@@ -8,9 +8,8 @@ ranks' sums and releases them, and all get all that was released: so θ is the s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +38,7 @@ class DataParallel(Strategy):
     def __init__(self, lending: Lending | None = None) -> None:
         """Join the process group that is initialised; `lending` has the shards of a module that is not whole here."""
         self._wire, self._lending = Wire(), lending
+        self._unsaid = () if lending is None else (KeyboardInterrupt,)  # in the middle of a round nobody would hear it
         self.ranks, self.leader = self._wire.ranks, self._wire.rank == 0
         need(self.ranks <= MOST_RANKS, f"there may be at most {MOST_RANKS} ranks", ranks=self.ranks)
 
@@ -51,17 +51,19 @@ class DataParallel(Strategy):
         return [range(of * rank // self.ranks, of * (rank + 1) // self.ranks) for rank in range(self.ranks)]
 
     def total(self, summed: Summed, query: Query, *, shares: int, release: int) -> ClippedSum[Tensor]:
-        """This rank's coordinates of the sum over all shares; an error on one rank stops all."""
-        failure: Exception | None = None
-        sums: Sequence[ClippedSum[Tensor]] = ()
+        """This rank's coordinates of the sum over all shares; an error on one rank, a panic too, stops all."""
+        state = float(release), query.bound, *(_checksum(point_P) for point_P in query.points)
+        cut = Shares(counts=[len(each) for each in self._shares(shares)], clips=len(query.parts), state=state)
         try:
             with self._lent():
                 sums = summed()
-        except Exception as error:
-            failure = error
-        state = float(release), query.bound, *(_checksum(point_P) for point_P in query.points)
-        cut = Shares(counts=[len(each) for each in self._shares(shares)], clips=len(query.parts), state=state)
-        return need_safe(merged_over(self._wire, sums, cut, like_P=query.points[0], failure=failure))
+        except self._unsaid:
+            raise
+        except BaseException as error:
+            with suppress(RankFailed):  # that the others are gone says less than this rank's own error
+                merged_over(self._wire, (), cut, like_P=query.points[0], failure=error)
+            raise
+        return need_safe(merged_over(self._wire, sums, cut, like_P=query.points[0]))
 
     def whole(self, released: Tensor, *, of: int) -> Tensor:
         """What all ranks released, each its coordinates."""
@@ -123,12 +125,25 @@ class DataParallel(Strategy):
     @contextmanager
     def together(self) -> Iterator[None]:
         """A block that all ranks leave, or none."""
-        with self._wire.together(), self._lent():
+        with self._wire.together(self._unsaid), self._lent():
             yield
 
-    def _lent(self) -> Any:
-        """A block in which shards are lent, if there are any."""
-        return nullcontext() if self._lending is None else self._lending.open()
+    @contextmanager
+    def _lent(self) -> Iterator[None]:
+        """A block in which shards are lent, if there are any; who panics lends on until all are through."""
+        if self._lending is None:
+            yield
+            return
+        panic: BaseException | None = None
+        with self._lending.open():
+            try:
+                yield
+            except (Exception, *self._unsaid):
+                raise
+            except BaseException as error:
+                panic = error
+        if panic is not None:
+            raise panic
 
 
 def _checksum(point_P: Tensor) -> float:

@@ -94,6 +94,8 @@ class PrivateLoader:
     A batch must be handed to `step` before the next one is drawn: leaving some out by looking at them would be a choice
     that no accountant covers. One that was drawn and not used, because of an error in the loop, comes again, the very
     same tensors (or, where it changed them, the same numbers), when the loader is gone through anew.
+
+    On ranks every batch is asked for by all of them: a record that cannot be read on one stops all.
     """
 
     def __init__(self, run: RecordedRun, *, batches: int, like: DataLoader[Any] | None) -> None:
@@ -127,16 +129,20 @@ class PrivateLoader:
                 "every batch that is drawn must be given to step() before the next is drawn",
                 remedy="call step(batch) for each batch of the loader, also for those you would rather leave out",
             )
-            with self._run.step.over_records():
-                draw, batch = next(source)
-            if again is None:
-                batch = on_device(batch, self._device)
-                self.pending = Drawn.of(draw, batch)
-            else:
-                batch = again.again
-                self.pending = replace(again, given=tuple(leaves(batch)))
+            with self._run.step.over_records(), self._run.strategy.together():  # no rank leaves before all have heard
+                batch = self._kept(*next(source), again)
             again = None
             yield batch
+
+    def _kept(self, draw: Draw, batch: Batch, again: Drawn | None) -> Batch:
+        """The batch for the loop, kept as what its step will be made of; one that was given before comes again."""
+        if again is None:
+            batch = on_device(batch, self._device)
+            self.pending = Drawn.of(draw, batch)
+        else:
+            batch = again.again
+            self.pending = replace(again, given=tuple(leaves(batch)))
+        return batch
 
     def take(self, batch: Batch) -> Drawn:
         """The draw that `batch` is, with the loader's own copy of it; refuses any other batch."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dpsrm.core.errors import ResumeError, need
+from dpsrm.core.errors import RankFailed, ResumeError, need
 from dpsrm.gradients import Batch
 from dpsrm.training.checkpoint import pack_checkpoint, unpack_checkpoint
 from dpsrm.training.loader import PrivateLoader
@@ -72,10 +72,10 @@ class PrivateTraining:
         """
         need(self._finished is None, "the run is finished", run=str(self.folder), remedy="begin another: make_private")
         step, prepared = self._run.step, self._run.prepared
-        drawn = self.data_loader.take(batch)
-        untouched = prepared.objective.layout.held_by(prepared.objective.module, prepared.walk.theta)
-        untouched = not self._run.strategy.any(not untouched)
-        need(untouched, "only step() may move the model's parameters", remedy="change them before make_private")
+        with step.over_records(of=RankFailed), self._run.strategy.together():  # a record may have stopped another rank
+            drawn = self.data_loader.take(batch)
+            untouched = prepared.objective.layout.held_by(prepared.objective.module, prepared.walk.theta)
+            need(untouched, "only step() may move the model's parameters", remedy="change them before make_private")
         with step.running():
             progress = self._run.advance(drawn.draw, drawn.batch)
         self._run.settle()

@@ -254,13 +254,18 @@ class Step:
         )
 
     @contextmanager
-    def over_records(self) -> Iterator[None]:
-        """Around code that records may cause to fail: a run that ended there would tell of them (see `result`)."""
+    def over_records(self, of: type[BaseException] = BaseException) -> Iterator[None]:
+        """Around code that records may cause to fail: a run that ended there would tell of them (see `result`).
+
+        Args:
+            of: the errors that a record may have caused. A panic of compiled code is no `Exception`; and whether a
+                user or a library that met a record wanted to interrupt or to exit, nobody can tell.
+        """
         try:
             yield
         except (BudgetExceeded, ResumeError, LedgerError):
             raise
-        except Exception as error:
+        except of as error:
             self._stopped.mark(self.airlock.releases)
             if self.airlock.releases and isinstance(error, (InputError, IsolationError)):
                 raise type(error)(f"{error} ({_STOPPED})") from error

@@ -136,8 +136,9 @@ def _to_the_end(run: RecordedRun, callbacks: Sequence[Callback]) -> Run:
     on_disk = isinstance(rows_of(run.prepared.records), ON_DISK)
     with run, run.step.running(), ReadAhead(run) if on_disk else nullcontext(lambda: (None, None)) as ahead:
         stopped, watched = False, run.strategy.any(bool(callbacks))
+        reading = run.strategy.together if on_disk else nullcontext  # on all ranks alike, or they have been refused
         while not (run.step.done or stopped):
-            with run.step.over_records():
+            with run.step.over_records(), reading():
                 read = ahead()
             progress = run.advance(*read)
             if progress is not None and watched and run.strategy.any(_due(callbacks, progress)):
