@@ -62,7 +62,12 @@ class Shares:
 
 
 def merged_over(
-    wire: Wire, sums: Sequence[ClippedSum[Tensor]], shares: Shares, *, like_P: Tensor, failure: BaseException | None = None
+    wire: Wire,
+    sums: Sequence[ClippedSum[Tensor]],
+    shares: Shares,
+    *,
+    like_P: Tensor,
+    failure: BaseException | None = None,
 ) -> ClippedSum[Tensor]:
     """This rank's coordinates of the sum of all ranks' sums, added in the order of the shares.
 
