@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpsrm.accounting import accountant
+from dpsrm.accounting.calibrate import accountant
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 from dpsrm.core.randomness import Streams
 from dpsrm.core.secret import ClippedSum

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsrm.accounting import (
-    ACCOUNTANTS,
     RdpCurve,
     calibrate_noise,
     epsilon_curve,
@@ -20,6 +19,7 @@ from dpsrm.accounting import (
     rdp_curve,
     select_epsilon,
 )
+from dpsrm.accounting.calibrate import ACCOUNTANTS
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, Sampling, Scheme, Spending
 

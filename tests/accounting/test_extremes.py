@@ -16,7 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpsrm.accounting import ACCOUNTANTS, Guarantee, attack_epsilon, gaussian, strict_epsilon
+from dpsrm.accounting import Guarantee, attack_epsilon, strict_epsilon
+from dpsrm.accounting.calibrate import ACCOUNTANTS
+from dpsrm.accounting.guarantee import gaussian_delta, gaussian_epsilon
 from dpsrm.core.errors import DpsrmError, InputError
 from dpsrm.core.events import (
     LARGEST,
@@ -212,7 +214,7 @@ def test_a_steep_pure_release_adds_its_epsilon() -> None:
 def test_more_noise_than_can_be_told_apart_counts_as_less() -> None:
     """2⁴⁰ releases with a noise of 2⁴⁰: counted with 2¹⁷, so dearer, and still answered."""
     spent = of((sampled(2.0**40, n=2, batch=1), 2**40))
-    truth = gaussian.epsilon(2.0**21, 1e-9)
+    truth = gaussian_epsilon(2.0**21, 1e-9)
     assert ACCOUNTANTS["pld"].epsilon(spent, 1e-9).epsilon >= truth
     assert ACCOUNTANTS["rdp"].epsilon(spent, 1e-9).epsilon >= truth
 
@@ -221,7 +223,7 @@ def test_more_noise_than_can_be_told_apart_counts_as_less() -> None:
 def test_a_small_rho_is_rounded_up_alone_and_beside_others(rho) -> None:
     pld = ACCOUNTANTS["pld"]
     found = pld.epsilon(of((ZcdpRelease(rho=rho), 1)), 1e-9).epsilon
-    assert gaussian.epsilon(math.sqrt(1 / (2 * rho)), 1e-9) <= found <= 1e-3
+    assert gaussian_epsilon(math.sqrt(1 / (2 * rho)), 1e-9) <= found <= 1e-3
     base = pld.epsilon(of((sampled(1.0), 100)), 1e-5).epsilon
     assert base <= pld.epsilon(of((sampled(1.0), 100), (ZcdpRelease(rho=rho), 1)), 1e-5).epsilon <= base * 1.001
 
@@ -237,7 +239,7 @@ def test_too_many_releases_to_bound_the_ffts_error_have_no_guarantee() -> None:
 def test_many_tiny_pure_releases_are_not_lost_to_cancellation(name) -> None:
     """2⁵³ releases of ε = 1e-9: randomised response composes to about a Gaussian with 1/s² = 2⁵³·1e-18."""
     spent = of((PureRelease(epsilon=1e-9), LARGEST))
-    truth = gaussian.epsilon(1 / math.sqrt(LARGEST * 1e-18), 1e-5)
+    truth = gaussian_epsilon(1 / math.sqrt(LARGEST * 1e-18), 1e-5)
     assert truth * 0.999 <= ACCOUNTANTS[name].epsilon(spent, 1e-5).epsilon <= 2 * truth
 
 
@@ -266,12 +268,12 @@ def test_wor_under_add_remove_is_refused_whatever_its_noise(name, noise) -> None
 @pytest.mark.parametrize("noise", [1e-9, 1e-6, 1e-3, 1.0, 1e3])
 def test_the_gaussian_alone_is_rounded_up(noise) -> None:
     for delta in (1e-9, 1e-5, 0.1):
-        found = mpmath.mpf(gaussian.epsilon(noise, delta))
+        found = mpmath.mpf(gaussian_epsilon(noise, delta))
         with mpmath.workdps(60):
             mu = 1 / mpmath.mpf(noise)
             exact = mpmath.ncdf(mu / 2 - found / mu) - mpmath.exp(found) * mpmath.ncdf(-mu / 2 - found / mu)
             assert exact <= delta
-            assert gaussian.delta(noise, float(found)) >= exact
+            assert gaussian_delta(noise, float(found)) >= exact
 
 
 def test_renyi_curves_are_converted_as_dp_accounting_converts_them() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsrm.accounting import RenyiAccountant, accountant
+from dpsrm.accounting import RenyiAccountant
+from dpsrm.accounting.calibrate import accountant
 from dpsrm.accounting.fixed_order import at_order, best_order, conversion_cost
 from dpsrm.accounting.paper import PAPER
 from dpsrm.accounting.rdp import ORDERS

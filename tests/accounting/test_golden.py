@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from dpsrm.accounting import ACCOUNTANTS, attack_epsilon, calibrate_noise
+from dpsrm.accounting import attack_epsilon, calibrate_noise
+from dpsrm.accounting.calibrate import ACCOUNTANTS
 from dpsrm.core.errors import InputError
 
 DELTA = 1e-5

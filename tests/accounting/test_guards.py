@@ -10,7 +10,6 @@ import pytest
 from scipy.stats import binom
 
 from dpsrm.accounting import (
-    ACCOUNTANTS,
     PldAccountant,
     attack_epsilon,
     pld_atoms,
@@ -18,6 +17,7 @@ from dpsrm.accounting import (
     runs_to_gamma,
     searched_guarantee,
 )
+from dpsrm.accounting.calibrate import ACCOUNTANTS
 from dpsrm.accounting.pld_compose import _hockey_sticks, compose
 from dpsrm.accounting.pld_grid import connect
 from dpsrm.accounting.pld_release import profiles
@@ -116,10 +116,10 @@ def test_a_search_pays_for_every_run_and_once_more_for_composing_them() -> None:
 
 def test_the_attack_is_below_the_truth_of_a_gaussian(spend) -> None:
     """The figure is a lower bound: the grid's error is taken off, not added."""
-    from dpsrm.accounting import gaussian
+    from dpsrm.accounting.guarantee import gaussian_epsilon
 
     spent = spend(20_000, 19_999, 50, 5.0, "poisson", "add-remove")
-    assert attack_epsilon(spent, 1e-5) <= gaussian.epsilon(5.0 / math.sqrt(50), 1e-5)
+    assert attack_epsilon(spent, 1e-5) <= gaussian_epsilon(5.0 / math.sqrt(50), 1e-5)
 
 
 def test_infinite_losses_add_up_over_the_releases(spend) -> None:

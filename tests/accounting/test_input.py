@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from dpsrm.accounting import ACCOUNTANTS, Guarantee, RdpCurve, accountant, attack_epsilon
+from dpsrm.accounting import Guarantee, RdpCurve, attack_epsilon
+from dpsrm.accounting.calibrate import ACCOUNTANTS, accountant
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency, PureRelease, Spending, UnprotectedRelease, ZcdpRelease
 

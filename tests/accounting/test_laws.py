@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsrm.accounting import ACCOUNTANTS, PldAccountant, attack_epsilon, gaussian
+from dpsrm.accounting import PldAccountant, attack_epsilon
+from dpsrm.accounting.calibrate import ACCOUNTANTS
+from dpsrm.accounting.guarantee import gaussian_epsilon
 from dpsrm.core.events import (
     Adjacency,
     Charge,
@@ -120,7 +122,7 @@ def test_a_finer_grid_only_lowers_epsilon_and_hardly(batch, count, noise, scheme
 @law
 @given(count=steps, noise=st.floats(1, 60), delta=deltas, adjacency=st.sampled_from(list(Adjacency)))
 def test_full_batches_are_the_analytic_gaussian(count, noise, delta, adjacency) -> None:
-    exact = gaussian.epsilon(noise / count**0.5, delta)
+    exact = gaussian_epsilon(noise / count**0.5, delta)
     for scheme in Scheme:
         spent = spending([(20_000, count, noise)], (scheme.value, adjacency.value))
         assert PLD.epsilon(spent, delta).epsilon == pytest.approx(exact, rel=1e-9)
@@ -131,7 +133,7 @@ def test_full_batches_are_the_analytic_gaussian(count, noise, delta, adjacency) 
 def test_the_fft_path_meets_the_analytic_gaussian_as_q_nears_1(count, share) -> None:
     """19 999 of 20 000 records: no closed form is used, yet the answer is the Gaussian's to within 1e-3."""
     noise = share * count**0.5
-    exact = gaussian.epsilon(share, 1e-5)
+    exact = gaussian_epsilon(share, 1e-5)
     found = PLD.epsilon(spending([(19_999, count, noise)]), 1e-5).epsilon
     assert found == pytest.approx(exact, rel=1e-3)
 
@@ -159,7 +161,7 @@ def test_pure_and_zcdp_releases_compose_with_the_rest(rho, epsilon, count, adjac
 def test_zcdp_alone_costs_what_its_renyi_curve_says_and_more_than_the_gaussian(rho, delta) -> None:
     spent = Spending.of([Charge(ZcdpRelease(rho=rho), 1)], adjacency=Adjacency.REPLACE_ONE)
     found = PLD.epsilon(spent, delta).epsilon
-    assert found >= gaussian.epsilon((1 / (2 * rho)) ** 0.5, delta)
+    assert found >= gaussian_epsilon((1 / (2 * rho)) ** 0.5, delta)
     assert found <= RDP.epsilon(spent, delta).epsilon * 1.002 + 1e-6
     thirds = Spending.of([Charge(ZcdpRelease(rho=rho / 3), 3)], adjacency=Adjacency.REPLACE_ONE)
     assert PLD.epsilon(thirds, delta).epsilon == pytest.approx(found, rel=1e-9)

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from dpsrm.accounting import ACCOUNTANTS, attack_epsilon
+from dpsrm.accounting import attack_epsilon
+from dpsrm.accounting.calibrate import ACCOUNTANTS
 from dpsrm.accounting.paper import conditions, largest_order
 from dpsrm.core.events import (
     Adjacency,

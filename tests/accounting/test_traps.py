@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting import pld, rdp
 
-from dpsrm.accounting import gaussian
+from dpsrm.accounting.guarantee import gaussian_epsilon
 
 REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
 ADD_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -24,7 +24,7 @@ def test_under_replace_one_rdp_reads_std_over_sensitivity_but_pld_std_over_clip(
     by_rdp = rdp.RdpAccountant(orders=[2.0], neighboring_relation=REPLACE_ONE).compose(event).rdp[0]
     by_pld = pld.PLDAccountant(neighboring_relation=REPLACE_ONE).compose(event).get_epsilon(1e-5)
     assert by_rdp == pytest.approx(2 / (2 * 2.0**2))  # α/(2s²) with s = 2: σ/Δ
-    assert by_pld == pytest.approx(gaussian.epsilon(1.0, 1e-5), rel=1e-3)  # s = 1: it doubled the sensitivity
+    assert by_pld == pytest.approx(gaussian_epsilon(1.0, 1e-5), rel=1e-3)  # s = 1: it doubled the sensitivity
 
 
 def test_an_integer_noise_multiplier_is_under_counted_when_nested() -> None:

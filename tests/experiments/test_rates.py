@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.optimize import approx_fprime
 
-from dpsrm.accounting import ACCOUNTANTS
+from dpsrm.accounting.calibrate import ACCOUNTANTS
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 from dpsrm.experiments import rates
 from dpsrm.experiments.problems import about_problem, load_problem

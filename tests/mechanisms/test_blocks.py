@@ -7,10 +7,10 @@ import torch
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency, Sampling, Scheme, Spending
 from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedSum, Coordinates
+from dpsrm.core.secret import LARGE, ClippedSum, Coordinates
 from dpsrm.mechanisms import Airlock
+from dpsrm.mechanisms.airlock import gaussian_noise, grid
 from dpsrm.mechanisms.merge import spread
-from dpsrm.mechanisms.noise import LARGE, gaussian_noise, grid
 from dpsrm.runs.book import MemoryBook
 from dpsrm.runs.ledger import Header
 

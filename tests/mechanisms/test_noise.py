@@ -9,9 +9,9 @@ from scipy import stats
 
 from dpsrm.core.events import Adjacency, Sampling, Scheme, Spending
 from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedSum
+from dpsrm.core.secret import LARGE, ClippedSum
 from dpsrm.mechanisms import Airlock
-from dpsrm.mechanisms.noise import LARGE, gaussian_noise, grid
+from dpsrm.mechanisms.airlock import gaussian_noise, grid
 from dpsrm.runs.ledger import Header, Ledger
 
 FALSE_ALARM = 1e-7

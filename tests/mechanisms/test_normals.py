@@ -6,8 +6,9 @@ import torch
 from scipy import stats
 
 from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import LARGE
 from dpsrm.mechanisms import normals
-from dpsrm.mechanisms.noise import LARGE, gaussian_noise, on_grid
+from dpsrm.mechanisms.airlock import gaussian_noise, on_grid
 from dpsrm.mechanisms.normals import MANY, fill_normals, ziggurat_tables
 
 COUNT = 3 * 10**6 + 5
@@ -47,7 +48,7 @@ def test_they_are_normal_and_the_test_notices_others(pair):
 def test_a_release_on_the_grid_is_numpys_to_the_bit(monkeypatch):
     streams, found = Streams.seeded(4), []
     for filler in (fill_normals, lambda out, stream: stream.standard_normal(out=out)):
-        monkeypatch.setattr("dpsrm.mechanisms.noise.fill_normals", filler)
+        monkeypatch.setattr("dpsrm.mechanisms.airlock.fill_normals", filler)
         streams.seek(7)
         found.append(on_grid(gaussian_noise(1.7, 3 * LARGE + 100, streams.noise), 1.7))
     assert torch.equal(*found)

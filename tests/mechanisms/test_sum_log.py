@@ -8,11 +8,9 @@ import torch
 
 from dpsrm.core.errors import DpsrmError, ResumeError
 from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedScores, ClippedSum, Coordinates
-from dpsrm.mechanisms.fingerprint import Fingerprints, joined
+from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum, Coordinates
 from dpsrm.mechanisms.merge import spread
-from dpsrm.mechanisms.noise import LARGE
-from dpsrm.mechanisms.sum_log import Stopped, SumLog, begin_sums, read_sums
+from dpsrm.mechanisms.sum_log import Fingerprints, Stopped, SumLog, begin_sums, joined, read_sums
 
 SMALL = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 

@@ -9,7 +9,7 @@ import torch
 from scipy import integrate
 
 from conftest import make_problem
-from dpsrm.accounting import accountant
+from dpsrm.accounting.calibrate import accountant
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency, Charge, Sampling, Scheme, Spending, ZcdpRelease
 from dpsrm.core.randomness import Streams

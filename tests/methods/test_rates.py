@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from dpsrm.accounting import ACCOUNTANTS
+from dpsrm.accounting.calibrate import ACCOUNTANTS
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 from dpsrm.methods import Assumptions, papers_noise, plan_theory
 from dpsrm.methods.rates import ahead_from, gd_rate, rrpsgd_rate, srm_bound, srm_rate

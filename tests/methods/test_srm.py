@@ -67,7 +67,7 @@ def test_without_noise_and_clips_it_is_storm(tmp_path, spied, steps):
 def test_with_gamma_one_it_is_dp_sgd(tmp_path, spied):
     """Clip, mean, the same noise, step: nothing of the earlier gradients remains."""
     from dpsrm.core.randomness import Streams
-    from dpsrm.mechanisms.noise import gaussian_noise
+    from dpsrm.mechanisms.airlock import gaussian_noise
 
     C1, s = 0.4, 1.3
     privacy = Privacy(epsilon=1e6, delta=1e-5, noise_multiplier=s)

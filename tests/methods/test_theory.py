@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from conftest import make_problem
-from dpsrm.accounting import ACCOUNTANTS, calibrate_noise
+from dpsrm.accounting import calibrate_noise
+from dpsrm.accounting.calibrate import ACCOUNTANTS
 from dpsrm.core.errors import BoundExceeded, BudgetExceeded, InputError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 from dpsrm.data import Records

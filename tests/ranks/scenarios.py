@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from dpsrm.core.secret import LARGE
 from dpsrm.gradients import binary_loss, multiclass_loss
-from dpsrm.mechanisms.noise import LARGE
 from dpsrm.methods import Agd, Disk, Sgd, Srm
 from dpsrm.runs import verify
 from dpsrm.runs.ledger import Ledger, read_ledger

@@ -210,9 +210,9 @@ def test_the_statement_is_a_text():
 
 def gaussian_attack(mu, epsilons):
     """δ(ε) of the Gaussian mechanism."""
-    from dpsrm.accounting.gaussian import delta
+    from dpsrm.accounting.guarantee import gaussian_delta
 
-    return Attack(epsilons, [delta(1 / mu, epsilon) for epsilon in epsilons])
+    return Attack(epsilons, [gaussian_delta(1 / mu, epsilon) for epsilon in epsilons])
 
 
 def test_the_attackers_curve_is_above_the_best_test_and_near_it():

@@ -11,9 +11,9 @@ import pytest
 
 import dpsrm
 from conftest import make_problem
-from dpsrm.accounting import accountant
 from dpsrm.accounting.budget import Budget
 from dpsrm.accounting.budget_file import create_budget, read_budget, reserve
+from dpsrm.accounting.calibrate import accountant
 from dpsrm.accounting.position import beside
 from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, Sampling, Scheme, Spending

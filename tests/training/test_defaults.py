@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dpsrm.accounting.gaussian import delta as gaussian_delta
-from dpsrm.accounting.gaussian import gaussian_mu
+from dpsrm.accounting.guarantee import gaussian_delta, gaussian_mu
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency
 from dpsrm.core.files import read_toml

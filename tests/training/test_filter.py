@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import make_problem
-from dpsrm.accounting import accountant
+from dpsrm.accounting.calibrate import accountant
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Charge, GaussianRelease, PureRelease, Sampling, Scheme, Spending, ZcdpRelease
 from dpsrm.core.filter import fits_filter, zcdp_sum

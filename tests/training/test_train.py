@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch.utils.data import TensorDataset
 
 from conftest import make_problem
-from dpsrm.accounting import accountant
+from dpsrm.accounting.calibrate import accountant
 from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Scheme

@@ -12,15 +12,10 @@ Four accountants, one interface (docs/guarantees.md says what each proves):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
-from dpsrm.accounting.calibrate import calibrate_noise, epsilon_curve, max_steps
+from dpsrm.accounting.calibrate import ACCOUNTANTS, accountant, calibrate_noise, epsilon_curve, max_steps
 from dpsrm.accounting.guarantee import Accountant, Condition, Guarantee, strict_epsilon
-from dpsrm.accounting.paper import PAPER
 from dpsrm.accounting.pld import PldAccountant, attack_epsilon
-from dpsrm.accounting.rdp import RDP, RdpCurve, rdp_curve
-from dpsrm.accounting.rdp9 import RDP9
+from dpsrm.accounting.rdp import RdpCurve, rdp_curve
 from dpsrm.accounting.renyi import RenyiAccountant
 from dpsrm.accounting.selection import (
     expected_runs,
@@ -29,25 +24,6 @@ from dpsrm.accounting.selection import (
     select_epsilon,
     selection_curve,
 )
-from dpsrm.core.errors import InputError
-
-ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(
-    {"pld": PldAccountant(), **{each.name: RenyiAccountant(each) for each in (RDP, RDP9, PAPER)}}
-)
-
-
-def accountant(name: str) -> Accountant:
-    """The accountant called `name`.
-
-    >>> accountant("moments")
-    Traceback (most recent call last):
-        ...
-    dpsrm.core.errors.InputError: no such accountant; got name='moments'; choose one of pld, rdp, rdp9, paper
-    """
-    if name not in ACCOUNTANTS:
-        raise InputError(f"no such accountant; got name={name!r}; choose one of {', '.join(ACCOUNTANTS)}")
-    return ACCOUNTANTS[name]
-
 
 __all__ = [
     "ACCOUNTANTS",

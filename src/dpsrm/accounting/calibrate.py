@@ -1,17 +1,40 @@
-"""From a budget to a plan: noise for (ε, δ), steps for a noise, ε along a run."""
+"""The accountants by name, and from a budget to a plan: noise for (ε, δ), steps for a noise, ε along a run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 
 from scipy.optimize import brentq
 
 from dpsrm.accounting.guarantee import Accountant, check_delta, check_epsilon
 from dpsrm.accounting.paper import PAPER, largest_order
+from dpsrm.accounting.pld import PldAccountant
+from dpsrm.accounting.rdp import RDP
+from dpsrm.accounting.rdp9 import RDP9
+from dpsrm.accounting.renyi import RenyiAccountant
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.events import Spending
+
+ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(
+    {"pld": PldAccountant(), **{each.name: RenyiAccountant(each) for each in (RDP, RDP9, PAPER)}}
+)
+
+
+def accountant(name: str) -> Accountant:
+    """The accountant called `name`.
+
+    >>> accountant("moments")
+    Traceback (most recent call last):
+        ...
+    dpsrm.core.errors.InputError: no such accountant; got name='moments'; choose one of pld, rdp, rdp9, paper
+    """
+    if name not in ACCOUNTANTS:
+        raise InputError(f"no such accountant; got name={name!r}; choose one of {', '.join(ACCOUNTANTS)}")
+    return ACCOUNTANTS[name]
+
 
 _TOLERANCE = 1.001  # the noise returned is at most 0.1 % above the smallest that works
 _CLOSE = 3e-4  # how near, in log2 of the noise, the search comes

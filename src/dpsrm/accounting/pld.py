@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dpsrm.accounting import gaussian, pld_pairs
+from dpsrm.accounting import pld_pairs
 from dpsrm.accounting.guarantee import (
     Guarantee,
     check_delta,
     check_epsilon,
+    gaussian_delta,
+    gaussian_epsilon,
     need_few_kinds,
     need_supported,
     unprotected,
@@ -98,7 +100,7 @@ class PldAccountant:
             return 0.0, 0.0
         noise = _gaussian_alone(spending)
         if noise is not None:
-            return gaussian.epsilon(noise, delta), 0.0
+            return gaussian_epsilon(noise, delta), 0.0
         if _is_sharp(spending):
             return math.inf, 0.0
         return _composed_epsilon(spending, delta, resolution=self.resolution)
@@ -111,7 +113,7 @@ class PldAccountant:
             return 0.0, 0.0
         noise = _gaussian_alone(spending)
         if noise is not None:
-            return gaussian.delta(noise, epsilon), 0.0
+            return gaussian_delta(noise, epsilon), 0.0
         if _is_sharp(spending):
             return 1.0, 0.0
 
@@ -160,10 +162,10 @@ def attack_epsilon(spending: Spending, delta: float) -> float:
     known = set_aside(Spending.of(gaussians, adjacency=spending.adjacency)).rest
     noise = _gaussian_alone(known)
     if not known.charges or noise is not None:
-        return gaussian.epsilon(noise, delta) if noise is not None else 0.0
+        return gaussian_epsilon(noise, delta) if noise is not None else 0.0
     sharpest = min(c.event.noise_multiplier for c in known.charges if isinstance(c.event, GaussianRelease))
     if sharpest < LEAST_NOISE:
-        return gaussian.epsilon(sharpest, delta)
+        return gaussian_epsilon(sharpest, delta)
     _, budget = _composed_epsilon(known, delta, resolution=0.02, discretise=_attacked)
     wider = min(delta + 2 * budget, 1.0)
     seen = [_composed_epsilon(known, wider, resolution=each, discretise=_attacked)[0] for each in _GRIDS]

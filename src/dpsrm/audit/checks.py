@@ -10,7 +10,8 @@ from torch import Tensor
 from dpsrm.accounting import accountant
 from dpsrm.audit.rehearsal import Attended, RehearsedCase, Transcript
 from dpsrm.core.events import Adjacency, Charge, Scheme, Spending
-from dpsrm.mechanisms.noise import LARGE, grid
+from dpsrm.core.secret import LARGE
+from dpsrm.mechanisms.airlock import grid
 from dpsrm.mechanisms.watched import Passage, multiplier
 
 ROUNDING = 1e-9

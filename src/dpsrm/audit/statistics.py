@@ -14,9 +14,8 @@ from scipy import stats
 from dpsrm.audit.rehearsal import RehearsedCase, Transcript
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending, ZcdpRelease
 from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedScores, ClippedSum
+from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum
 from dpsrm.mechanisms import Airlock, Selection
-from dpsrm.mechanisms.noise import LARGE
 from dpsrm.mechanisms.watched import Passage, WatchedAirlock, multiplier
 from dpsrm.runs.book import MemoryBook
 from dpsrm.runs.ledger import Header

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpsrm.accounting.gaussian import gaussian_mu
+from dpsrm.accounting.guarantee import gaussian_mu
 from dpsrm.bench.default_tables import Split, load_split
 from dpsrm.core.errors import need_extra
 from dpsrm.methods import Method, Sgd, Srm

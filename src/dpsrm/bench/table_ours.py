@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from dpsrm.accounting.gaussian import gaussian_mu
+from dpsrm.accounting.guarantee import gaussian_mu
 from dpsrm.bench.public_tables import PublicTable
 from dpsrm.core.errors import need_extra
 from dpsrm.data import Records, SparseRecords

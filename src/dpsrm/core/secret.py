@@ -105,3 +105,11 @@ class ClippedScores:
         if adjacency is Adjacency.ADD_REMOVE:
             return self.bound
         raise AssertionError(f"unknown adjacency {adjacency!r}")
+
+
+LARGE = 2**16
+"""Above so many coordinates, one normal each and a release rounded to a grid, instead of four normals each.
+
+The noise of a large release is made in blocks of so many coordinates, each from numbers of its own, so that it does not
+depend on how many processes make it.
+"""

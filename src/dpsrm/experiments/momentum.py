@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsrm.accounting.gaussian import gaussian_mu
+from dpsrm.accounting.guarantee import gaussian_mu
 from dpsrm.core.events import Scheme
 from dpsrm.experiments.paper import FAMILY
 from dpsrm.experiments.rate_figures import new_figure, write_figure

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import RankFailed
-from dpsrm.core.secret import ClippedSum, Coordinates, Diagnostics
-from dpsrm.mechanisms.noise import LARGE
+from dpsrm.core.secret import LARGE, ClippedSum, Coordinates, Diagnostics
 from dpsrm.mechanisms.wire import Wire
 
 Summed = Callable[[], Sequence[ClippedSum[Tensor]]]

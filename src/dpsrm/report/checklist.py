@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpsrm.accounting.gaussian import gaussian_mu
-from dpsrm.accounting.guarantee import rounded_down, rounded_up
+from dpsrm.accounting.guarantee import gaussian_mu, rounded_down, rounded_up
 from dpsrm.core.events import Adjacency
 from dpsrm.report.facts import RunFacts, from_whom, not_protected, protected
 from dpsrm.runs.certificate import isolation_sentence, read_words

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from dpsrm.accounting.gaussian import gaussian_mu
+from dpsrm.accounting.guarantee import gaussian_mu
 from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency
 from dpsrm.methods import Method, Sgd, method_class
