@@ -19,10 +19,10 @@ with atheris.instrument_imports(include=["dpsrm", "json", "csv", "tomllib"]):
     from dpsrm.accounting.budget_file import read_budget
     from dpsrm.core.errors import DpsrmError
     from dpsrm.core.files import read_toml
-    from dpsrm.core.randomness import Streams
+    from dpsrm.core.secret import Streams
     from dpsrm.data.libsvm import read_libsvm
     from dpsrm.data.tables import read_csv
-    from dpsrm.runs.keys import read_keys
+    from dpsrm.runs.folder import read_keys
     from dpsrm.runs.ledger import read_ledger
     from dpsrm.training import config_from
     from dpsrm.training.checkpoint import read_checkpoint

@@ -14,8 +14,7 @@ from scipy import stats
 
 from dpsrm.accounting.calibrate import accountant
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedSum
+from dpsrm.core.secret import ClippedSum, Streams
 from dpsrm.mechanisms import Airlock
 from dpsrm.runs.ledger import Header, Ledger
 from dpsrm.sampling import draw

@@ -49,9 +49,9 @@ def test_no_randomness_but_the_streams(path):
 
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_only_the_key_file_gets_the_key(path):
-    """`Streams.surrender_key` is called in runs/keys.py alone, and nothing is ever unpickled."""
+    """`Streams.surrender_key` is called in runs/folder.py alone, and nothing is ever unpickled."""
     text = path.read_text()
-    assert ".surrender_key(" not in text or name(path) == "runs/keys.py"
+    assert ".surrender_key(" not in text or name(path) == "runs/folder.py"
     assert "pickle.load" not in text
     assert "torch.load(" not in text
 
@@ -90,7 +90,7 @@ def test_nothing_hands_out_noise(path):
     known = [(word, line) for word, line in words(tree) if word in NOISE and NOISE[word] != file]
     assert not known or file in ("mechanisms/airlock.py", TIMES_NOISE), known
     streams = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "noise"]
-    givers = ("training/step.py", "estimators/scores.py", "core/randomness.py", TIMES_NOISE, METERS_NOISE)
+    givers = ("training/step.py", "estimators/scores.py", "core/secret.py", TIMES_NOISE, METERS_NOISE)
     loops = file in givers or file.startswith("accounting/")
     assert not streams or loops, streams
 

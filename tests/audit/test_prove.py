@@ -13,7 +13,7 @@ from dpsrm.audit import prove
 from dpsrm.audit.cases import PROMISES, Trial, quick, trials
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency, Spending
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.gradients import Objective
 from dpsrm.gradients.places import probes
 from dpsrm.mechanisms import Airlock, airlock

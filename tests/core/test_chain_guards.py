@@ -2,8 +2,8 @@
 
 import pytest
 
-from dpsrm.core.chain import GENESIS, Chain, read_chain
 from dpsrm.core.errors import LedgerError
+from dpsrm.core.files import GENESIS, Chain, read_chain
 
 
 def written(path, *bodies):

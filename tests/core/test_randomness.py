@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpsrm.core.errors import InputError
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 
 
 def test_the_default_differs_each_time_and_a_seed_repeats():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpsrm.core.errors import InputError
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import load
 from dpsrm.data import stored as stored_module
 from packages import environment

@@ -14,7 +14,7 @@ from dpsrm.accounting.rdp import rdp_curve
 from dpsrm.accounting.selection import runs_to_gamma, select_epsilon
 from dpsrm.core.errors import BudgetExceeded, InputError
 from dpsrm.core.events import Charge, GaussianRelease, Sampling, Scheme, Spending
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.estimators import search
 from dpsrm.estimators.leaks import PrivacyLeakWarning
 from dpsrm.estimators.scores import noisy_score

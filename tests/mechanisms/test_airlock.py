@@ -7,8 +7,7 @@ import torch
 
 from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Adjacency, GaussianRelease, Sampling, Scheme, Spending, UnprotectedRelease
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedScores, ClippedSum
+from dpsrm.core.secret import ClippedScores, ClippedSum, Streams
 from dpsrm.mechanisms import Airlock, Selection
 from dpsrm.runs.ledger import Header, Ledger, read_ledger
 

@@ -6,8 +6,7 @@ import torch
 
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency, Sampling, Scheme, Spending
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import LARGE, ClippedSum, Coordinates
+from dpsrm.core.secret import LARGE, ClippedSum, Coordinates, Streams
 from dpsrm.mechanisms import Airlock
 from dpsrm.mechanisms.airlock import gaussian_noise, grid
 from dpsrm.mechanisms.merge import spread

@@ -8,8 +8,7 @@ import torch
 from scipy import stats
 
 from dpsrm.core.events import Adjacency, Sampling, Scheme, Spending
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import LARGE, ClippedSum
+from dpsrm.core.secret import LARGE, ClippedSum, Streams
 from dpsrm.mechanisms import Airlock
 from dpsrm.mechanisms.airlock import gaussian_noise, grid
 from dpsrm.runs.ledger import Header, Ledger

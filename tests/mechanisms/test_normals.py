@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import LARGE
+from dpsrm.core.secret import LARGE, Streams
 from dpsrm.mechanisms import normals
 from dpsrm.mechanisms.airlock import gaussian_noise, on_grid
 from dpsrm.mechanisms.normals import MANY, fill_normals, ziggurat_tables

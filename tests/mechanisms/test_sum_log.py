@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from dpsrm.core.errors import DpsrmError, ResumeError
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum, Coordinates
+from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum, Coordinates, Streams
 from dpsrm.mechanisms.merge import spread
 from dpsrm.mechanisms.sum_log import Fingerprints, Stopped, SumLog, begin_sums, joined, read_sums
 

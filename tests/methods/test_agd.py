@@ -12,8 +12,7 @@ from conftest import make_problem
 from dpsrm.accounting.calibrate import accountant
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency, Charge, Sampling, Scheme, Spending, ZcdpRelease
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedScores, ClippedSum
+from dpsrm.core.secret import ClippedScores, ClippedSum, Streams
 from dpsrm.data import Records
 from dpsrm.gradients import clipped_losses
 from dpsrm.mechanisms import Airlock, Selection

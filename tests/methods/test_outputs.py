@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpsrm.core.errors import InputError
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.methods import make_output
 
 PATH = [torch.tensor([float(t)]) for t in range(11)]

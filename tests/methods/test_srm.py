@@ -66,7 +66,7 @@ def test_without_noise_and_clips_it_is_storm(tmp_path, spied, steps):
 
 def test_with_gamma_one_it_is_dp_sgd(tmp_path, spied):
     """Clip, mean, the same noise, step: nothing of the earlier gradients remains."""
-    from dpsrm.core.randomness import Streams
+    from dpsrm.core.secret import Streams
     from dpsrm.mechanisms.airlock import gaussian_noise
 
     C1, s = 0.4, 1.3

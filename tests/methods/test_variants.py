@@ -9,7 +9,7 @@ from torch import nn
 
 from conftest import make_problem
 from dpsrm.core.errors import InputError
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import Records
 from dpsrm.gradients import ENGINES, ClipRule, Layout, Part, Query, engine
 from dpsrm.methods import (

@@ -492,7 +492,7 @@ def sharded(folder):
 
 def _remembered(rank):
     """How many numbers a rank remembers of an Adam run, by what they are."""
-    from dpsrm.core.randomness import Streams
+    from dpsrm.core.secret import Streams
     from dpsrm.training.prepare import prepare
 
     training = Training(batch=8, steps=5, optimizer="adam", output="ema")

@@ -16,17 +16,16 @@ from safetensors.torch import save
 from dpsrm.accounting.budget import Budget
 from dpsrm.accounting.budget_file import create_budget, read_budget
 from dpsrm.accounting.position import Position, beside, read_position, write_position
-from dpsrm.core.chain import GENESIS, _canonical, _link, parse
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency, GaussianRelease, Sampling, Scheme, Spending
-from dpsrm.core.files import read_toml, write_toml
-from dpsrm.core.randomness import Streams
+from dpsrm.core.files import GENESIS, _canonical, _link, parse, read_toml, write_toml
+from dpsrm.core.secret import Streams
 from dpsrm.data import load
 from dpsrm.data.libsvm import read_libsvm
 from dpsrm.data.tables import read_csv
 from dpsrm.runs import verify
 from dpsrm.runs.certificate import prove
-from dpsrm.runs.keys import read_keys
+from dpsrm.runs.folder import read_keys
 from dpsrm.runs.ledger import Closing, Header, Ledger, read_ledger
 from dpsrm.training import config_from
 from dpsrm.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint

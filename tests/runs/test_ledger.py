@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import LedgerError
 from dpsrm.core.events import Adjacency, GaussianRelease, PureRelease, Sampling, Scheme, Spending, UnprotectedRelease
+from dpsrm.core.files import GENESIS
 from dpsrm.core.isolation import Isolation
 from dpsrm.runs.ledger import Closing, Header, Ledger, mend_ledger, read_ledger
 

@@ -8,10 +8,9 @@ from typer.testing import CliRunner
 
 from conftest import make_problem
 from dpsrm.cli.commands import app
-from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Charge, GaussianRelease, Spending
-from dpsrm.core.files import sha256_of
+from dpsrm.core.files import GENESIS, sha256_of
 from dpsrm.core.isolation import Isolation
 from dpsrm.data import Records
 from dpsrm.runs import verify

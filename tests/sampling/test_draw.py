@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from dpsrm.core.events import Sampling, Scheme
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.sampling import draw
 
 

@@ -40,7 +40,7 @@ def test_writes_that_are_discarded_are_named_once(tmp_path, caplog):
     torch.manual_seed(0)
     module = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(30, 20)))
     before = {name: value.clone() for name, value in module.named_buffers()}
-    with caplog.at_level(logging.WARNING, logger="dpsrm.training.targets"):
+    with caplog.at_level(logging.WARNING, logger="dpsrm.training.prepare"):
         dpsrm.train(module, squared, (torch.randn(40, 30), torch.randn(40)), settings(), out=tmp_path / "run")
     (notice,) = [message for message in caplog.messages if "is discarded" in message]
     assert "parametrizations.weight.0._u" in notice

@@ -11,7 +11,7 @@ from torch import nn
 import dpsrm
 from conftest import make_problem
 from dpsrm.core.errors import DpsrmError, InputError, LedgerError, ResumeError
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import Records, SparseRecords
 from dpsrm.gradients import binary_loss, squared_loss
 from dpsrm.methods import Agd, Disk, Rrpsgd, Sgd, Spider, Srm
@@ -329,7 +329,7 @@ def test_a_ledger_that_lost_lines_is_refused(tmp_path):
 
 def test_two_processes_cannot_resume_one_run(tmp_path):
     run = interrupted(tmp_path, 5)
-    from dpsrm.core.chain import Chain
+    from dpsrm.core.files import Chain
 
     chain, _ = Chain.reopen(run / "ledger.jsonl")
     with pytest.raises(LedgerError, match="another process"):

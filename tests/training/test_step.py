@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset, default_collate
 from conftest import make_problem
 from dpsrm.core.errors import InputError
 from dpsrm.core.events import Adjacency
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import DatasetRecords, ImageFolder, Records
 from dpsrm.gradients import LinearEngine, Objective, binary_loss, multiclass_loss
 from dpsrm.methods import Agd, Srm

@@ -15,7 +15,7 @@ from dpsrm.accounting.budget import Budget
 from dpsrm.accounting.budget_file import create_budget
 from dpsrm.core.errors import DpsrmError, InputError, ResumeError
 from dpsrm.core.events import Adjacency
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.core.tree import Bundles
 from dpsrm.data import Records, UnitRecords, Units
 from dpsrm.methods import METHODS, Agd, Choice, Disk, Gd, Rrpsgd, Sgd, Spider, Srm, Storm

@@ -12,9 +12,9 @@ from typing import Any
 
 from dpsrm.accounting.budget import Budget, Reservation
 from dpsrm.accounting.position import Position, beside, need_newest, positions_near, read_position, write_position
-from dpsrm.core.chain import Chain, Lines, read_chain
 from dpsrm.core.errors import DpsrmError, InputError, LedgerError
 from dpsrm.core.events import Adjacency, Charge, Spending, event_from_json, event_to_json
+from dpsrm.core.files import Chain, Lines, read_chain
 
 _VERSION = 2
 

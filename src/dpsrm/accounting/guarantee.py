@@ -1,4 +1,7 @@
-"""What an accountant answers: a frozen `Guarantee` with its conditions, and the checks all accountants share."""
+"""What an accountant answers: a frozen `Guarantee` with its conditions, and the checks all accountants share.
+
+Also the Gaussian mechanism alone, in closed form (Balle & Wang 2018), in logarithms so that nothing overflows.
+"""
 
 from __future__ import annotations
 

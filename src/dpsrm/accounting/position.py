@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dpsrm.core.chain import Lines, read_chain
 from dpsrm.core.errors import DpsrmError, LedgerError
-from dpsrm.core.files import read_limited, write_atomically
+from dpsrm.core.files import Lines, read_chain, read_limited, write_atomically
 
 IN_RUN = Path("private") / "budget.json"
 """Where a run folder keeps the position at which it reserved."""

@@ -15,7 +15,7 @@ from dpsrm.audit.neighbours import neighbours
 from dpsrm.audit.rehearsal import RehearsedCase, Transcript, rehearse, watched
 from dpsrm.core.errors import IsolationError
 from dpsrm.core.events import Adjacency
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.gradients import Objective
 from dpsrm.runs.book import MemoryBook
 from dpsrm.training import Step

@@ -15,7 +15,7 @@ from dpsrm.audit.bounds import Bound, one_run, per_step
 from dpsrm.audit.prove import quiet
 from dpsrm.audit.white_box import Observed, Target, observe
 from dpsrm.core.errors import need
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.gradients import PerExampleLoss
 from dpsrm.training import Model, loss_for
 

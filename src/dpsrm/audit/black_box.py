@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dpsrm.audit.bounds import Bound, guess_bound
 from dpsrm.audit.prove import quiet
 from dpsrm.core.errors import need
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.gradients import PerExampleLoss
 from dpsrm.training import Plan, Settings, train
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.gradients import Batch, ModelLosses, PerExampleLoss
 
 _STRONG = 1e5

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dpsrm.audit.prove import Proof, prove
 from dpsrm.core.events import Adjacency, Scheme
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.gradients import binary_loss, multiclass_loss
 from dpsrm.methods import Agd, Disk, Gd, Method, Rrpsgd, Sgd, Spider, Srm
 from dpsrm.training import Performance, Privacy, Settings, Training

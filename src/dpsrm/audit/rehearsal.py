@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import BudgetExceeded, DpsrmError
 from dpsrm.core.events import Adjacency, Scheme, Spending
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedScores, ClippedSum
+from dpsrm.core.secret import ClippedScores, ClippedSum, Streams
 from dpsrm.data import Picked, RecordSource, as_records
 from dpsrm.gradients import Batch, ModelLosses, PerExampleLoss, Query
 from dpsrm.mechanisms.watched import Passage, WatchedAirlock

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dpsrm.audit.bounds import curve, epsilon_at, error_bound, least_refuted
 from dpsrm.audit.prove import quiet
 from dpsrm.core.errors import need
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.gradients import Layout, PerExampleLoss
 from dpsrm.training import Plan, Settings, run_trials
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.files import read_toml
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import load
 from dpsrm.gradients import ModelLosses, PerExampleLoss
 from dpsrm.training import Settings, config_from, loss_for

@@ -13,8 +13,7 @@ from scipy import stats
 
 from dpsrm.audit.rehearsal import RehearsedCase, Transcript
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending, ZcdpRelease
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum
+from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum, Streams
 from dpsrm.mechanisms import Airlock, Selection
 from dpsrm.mechanisms.watched import Passage, WatchedAirlock, multiplier
 from dpsrm.runs.book import MemoryBook

@@ -16,7 +16,7 @@ from torch import nn
 from dpsrm.audit.canaries import CanaryData, CanaryModel, canary_data, canary_losses
 from dpsrm.audit.rehearsal import Attendance
 from dpsrm.core.events import Adjacency, Scheme
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import as_records
 from dpsrm.gradients import PerExampleLoss
 from dpsrm.mechanisms.watched import Passage, WatchedAirlock

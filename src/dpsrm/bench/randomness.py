@@ -18,7 +18,7 @@ from dpsrm.bench.interleaved import interleaved
 from dpsrm.bench.models import build
 from dpsrm.bench.two_points import variant
 from dpsrm.core.events import Sampling, Scheme
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.mechanisms.airlock import gaussian_noise, on_grid
 from dpsrm.sampling import draw
 

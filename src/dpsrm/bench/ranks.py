@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from dpsrm.bench.interleaved import TRACK
 from dpsrm.core.events import Scheme
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.experiments.networks import cnn4
 from dpsrm.gradients import multiclass_loss
 from dpsrm.mechanisms.wire import Wire

@@ -19,7 +19,7 @@ from torch import nn
 
 from dpsrm.bench.interleaved import TRACK, quiet
 from dpsrm.bench.memory import resident
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import as_records
 from dpsrm.gradients import multiclass_loss
 from dpsrm.methods import Srm

@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from dpsrm.core.events import Scheme
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.gradients import binary_loss, multiclass_loss
 from dpsrm.methods import Method, Sgd, Srm
 from dpsrm.runs.book import MemoryBook

@@ -24,7 +24,7 @@ from torch import nn
 from dpsrm.cli.show import err, going_on, out
 from dpsrm.core.errors import need
 from dpsrm.core.files import read_toml
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import Loaded
 from dpsrm.report import write_private_report
 from dpsrm.runs.folder import RunFolder

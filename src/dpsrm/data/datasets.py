@@ -14,15 +14,10 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.tree import Ragged, form, leaves, mapped, refilled
 from dpsrm.data.apart import by_value, numbers_of_its_own
+from dpsrm.data.conversion import Indices, as_inputs, as_positions, as_targets
 from dpsrm.data.image_folder import ImageFolder
 from dpsrm.data.mapped import MappedRecords
-from dpsrm.data.records import (
-    Indices,
-    as_inputs,
-    as_positions,
-    as_targets,
-    need_finite,
-)
+from dpsrm.data.records import need_finite
 from dpsrm.data.stored import EncodedRecords
 
 ON_DISK = (MappedRecords, EncodedRecords, ImageFolder)

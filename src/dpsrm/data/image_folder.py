@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import InputError, need, need_extra
 from dpsrm.core.tracking import Track, silent
-from dpsrm.data.records import Indices, as_positions
+from dpsrm.data.conversion import Indices, as_positions
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 _MODES = {1: "L", 3: "RGB"}

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npy, read_npz
 from dpsrm.data.arrow import SUFFIXES, ArrowRows, TableFile
+from dpsrm.data.conversion import as_inputs, as_targets, as_tensor
 from dpsrm.data.datasets import ON_DISK, DatasetRecords
 from dpsrm.data.encoders import Encoder, Source, encode_source, encoder_for, need_numbers_read
 from dpsrm.data.encoding import unit_norm
@@ -27,17 +28,7 @@ from dpsrm.data.identifiers import split_ids
 from dpsrm.data.libsvm import LibsvmEncoder, SparseRows, read_libsvm
 from dpsrm.data.mapped import MappedRecords, is_mapped
 from dpsrm.data.ranges import TargetRange
-from dpsrm.data.records import (
-    Records,
-    RecordSource,
-    SparseRecords,
-    TreeRecords,
-    as_inputs,
-    as_targets,
-    as_tensor,
-    need_norm,
-    need_scale,
-)
+from dpsrm.data.records import Records, RecordSource, SparseRecords, TreeRecords, need_norm, need_scale
 from dpsrm.data.schema import Schema, read_schema
 from dpsrm.data.stored import ArrayFile, EncodedRecords, Reading
 from dpsrm.data.tables import (

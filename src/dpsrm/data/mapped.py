@@ -20,7 +20,8 @@ from torch import Tensor
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.tracking import Track, silent
 from dpsrm.core.tree import leaves, mapped
-from dpsrm.data.records import Indices, as_inputs, as_positions, as_targets, need_finite
+from dpsrm.data.conversion import Indices, as_inputs, as_positions, as_targets
+from dpsrm.data.records import need_finite
 
 Array = npt.NDArray[Any]
 BLOCK = 2**24

@@ -18,8 +18,8 @@ from torch import Tensor
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.tracking import Track, silent
 from dpsrm.data.arrays import Arrays, need_numbers
+from dpsrm.data.conversion import Indices, as_positions
 from dpsrm.data.mapped import MappedRecords, open_npy
-from dpsrm.data.records import Indices, as_positions
 from dpsrm.data.tables import Cell, Table
 
 IN_MEMORY = 2**30

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.core.tree import Bundles, Ragged, mapped
+from dpsrm.data.conversion import Indices, as_positions
 from dpsrm.data.identifiers import distinct_ids
-from dpsrm.data.records import Indices, RecordSource, as_positions
+from dpsrm.data.records import RecordSource
 
 Array = npt.NDArray[Any]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import InputError, need, need_extra
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import Loaded, Records, Units
 from dpsrm.data.unlabelled import is_frame
 from dpsrm.estimators.fits import CountsFits

@@ -12,8 +12,7 @@ import torch
 from dpsrm.accounting import accountant
 from dpsrm.core.errors import need
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedSum
+from dpsrm.core.secret import ClippedSum, Streams
 from dpsrm.mechanisms import Airlock
 from dpsrm.runs.book import Book, MemoryBook
 from dpsrm.runs.ledger import Header, Ledger

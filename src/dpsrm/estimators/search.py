@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dpsrm.accounting.selection import runs_to_gamma
 from dpsrm.core.errors import BudgetExceeded, need, need_extra
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.estimators.base import PrivateEstimator, research_seed
 from dpsrm.estimators.fits import CountsFits
 from dpsrm.estimators.leaks import tell_price

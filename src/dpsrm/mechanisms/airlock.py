@@ -1,4 +1,4 @@
-"""The Gaussian airlock: charge first, then noise, then release, in one function."""
+"""The Gaussian airlock: charge first, then noise, then release, in one function; noise whose low bits tell nothing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from dpsrm.core.events import (
     UnprotectedRelease,
     ZcdpRelease,
 )
-from dpsrm.core.randomness import block_states
 from dpsrm.core.reused import buffer
-from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum, Coordinates
+from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum, Coordinates, block_states
 from dpsrm.mechanisms.noisy_min import Selection, noisy_min, selection_epsilon
 from dpsrm.mechanisms.normals import fill_normals
 from dpsrm.mechanisms.sum_log import SumLog

@@ -3,6 +3,9 @@
 A lost release is made again with the same noise (docs/decisions/resume.md). That is no new information if and only if
 the sum is the same, to the bit. Nobody else can know: a loss, its records or a learning rate may be others after a
 crash, or back at an earlier state. The same noise on another sum would reveal their difference.
+
+Fingerprints are keyed, and the same for the same sum under the same noise on any number of ranks: a large sum is known
+by its blocks, those of its noise, each by itself, so it does not matter which rank holds which.
 """
 
 from __future__ import annotations
@@ -22,8 +25,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import InputError, ResumeError, need
 from dpsrm.core.files import write_atomically
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum
+from dpsrm.core.secret import LARGE, ClippedScores, ClippedSum, Streams
 
 SIZE = 16
 """Bytes of a fingerprint."""

@@ -7,22 +7,13 @@ from dpsrm.methods.assumptions import Assumptions
 from dpsrm.methods.disk import Disk
 from dpsrm.methods.gd import Gd, exact_noise
 from dpsrm.methods.method import Ask, Choice, DirectionWalk, Method, Schedule, Stage, Walk
-from dpsrm.methods.outputs import OUTPUTS, Output, make_output
+from dpsrm.methods.postprocessing import OUTPUTS, ConstantStep, Output, Stepper, make_output
 from dpsrm.methods.rrpsgd import Rrpsgd, papers_noise
 from dpsrm.methods.schedules import DECAYS, RateSchedule, Scheduled
 from dpsrm.methods.sgd import Sgd
 from dpsrm.methods.spider import Spider
 from dpsrm.methods.srm import Srm
-from dpsrm.methods.steps import (
-    AdaptiveStep,
-    ConstantStep,
-    NonconvexPenalty,
-    OptimizerStep,
-    PenalisedStep,
-    Regularised,
-    Stepper,
-    penalised,
-)
+from dpsrm.methods.steps import AdaptiveStep, NonconvexPenalty, OptimizerStep, PenalisedStep, Regularised, penalised
 from dpsrm.methods.storm import Storm
 from dpsrm.methods.theorem_noise import TheoremNoise, best_theorem_noise, corollary_beta, corollary_steps, theorem_noise
 from dpsrm.methods.theory import Theory, TheoryPlan, plan_theory

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need
-from dpsrm.methods.steps import Stepper
+from dpsrm.methods.postprocessing import Stepper
 
 
 class CorrectedAdam(Stepper):

@@ -16,7 +16,7 @@ from dpsrm.core.errors import need
 from dpsrm.gradients import ClipRule, Part, Query
 from dpsrm.mechanisms import Selection
 from dpsrm.methods.method import Ask, Choice, DirectionWalk, Method, Schedule, Stage, need_positive
-from dpsrm.methods.steps import Stepper
+from dpsrm.methods.postprocessing import Stepper
 
 _EVERY, _STRETCH, _SHRINK = 10, 1.1, 0.8
 """After 10 updates the longest candidate becomes 1.1 × the longest chosen; after a stay it becomes 0.8 × itself."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.gradients import ClipRule, Part, Query
 from dpsrm.methods.method import Ask, DirectionWalk, Method, Schedule, need_positive
-from dpsrm.methods.steps import Stepper
+from dpsrm.methods.postprocessing import Stepper
 
 
 @dataclass(frozen=True, kw_only=True)

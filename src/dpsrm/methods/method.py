@@ -18,7 +18,7 @@ from dpsrm.core.errors import need
 from dpsrm.gradients import Query
 from dpsrm.gradients.torch_state import elementwise
 from dpsrm.mechanisms import Selection
-from dpsrm.methods.steps import Stepper
+from dpsrm.methods.postprocessing import Stepper
 
 _STATE = ("theta", "previous", "direction", "std", "time")
 _TINY = 1e-100

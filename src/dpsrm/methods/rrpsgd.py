@@ -15,8 +15,8 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.gradients import ClipRule
 from dpsrm.methods.method import Method, Schedule, need_positive
+from dpsrm.methods.postprocessing import Stepper
 from dpsrm.methods.sgd import Sgd, SgdWalk
-from dpsrm.methods.steps import Stepper
 
 
 @dataclass(frozen=True, kw_only=True)

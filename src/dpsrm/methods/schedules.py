@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from dpsrm.core.errors import need
-from dpsrm.methods.steps import Stepper
+from dpsrm.methods.postprocessing import Stepper
 
 DECAYS = ("constant", "linear", "cosine", "sqrt")
 

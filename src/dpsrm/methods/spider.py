@@ -11,7 +11,7 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.gradients import ClipRule, Part, Query
 from dpsrm.methods.method import Ask, DirectionWalk, Method, Schedule, Stage, need_positive, radius
-from dpsrm.methods.steps import Stepper
+from dpsrm.methods.postprocessing import Stepper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.gradients import ClipRule, Excess, Part, Query
 from dpsrm.methods.method import Ask, DirectionWalk, Method, Schedule, need_positive, radius
+from dpsrm.methods.postprocessing import Stepper
 from dpsrm.methods.schedules import DECAYS, decay
-from dpsrm.methods.steps import Stepper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,11 @@
-"""From a direction to the next θ: constant step, the paper's adaptive step, or any torch optimizer. Post-processing."""
+"""From a direction to the next θ otherwise: the paper's adaptive step, any torch optimizer, with a penalty."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from dpsrm.core.errors import need
 from dpsrm.gradients import Layout
 from dpsrm.gradients.torch_state import elementwise
+from dpsrm.methods.postprocessing import ConstantStep, Memoryless, Stepper
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Regulariser = Callable[[Tensor], Tensor]
@@ -23,55 +23,6 @@ Regulariser = Callable[[Tensor], Tensor]
 
 _SMALL = 2**16
 """Up to so many parameters, NumPy's single thread takes a step sooner than torch's many."""
-
-
-class Stepper(Protocol):
-    """θ ← θ − (something made of the direction)."""
-
-    def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
-        """The next θ; `theta_P` is left as it is. `std`: the known noise in each coordinate of the direction."""
-
-    def penalty(self, theta_P: Tensor) -> float:
-        """The data-independent penalty whose gradient `advance` adds to the direction; 0 if it adds none."""
-        return 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the stepper remembers between steps."""
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remember `state`."""
-
-
-class _Memoryless(Stepper):
-    """A stepper that remembers nothing."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to remember."""
-        need(state == {}, "this step rule has no state", state=state)
-
-
-@dataclass(frozen=True)
-class ConstantStep(_Memoryless):
-    """θ − η·direction.
-
-    >>> ConstantStep(0.5).advance(torch.ones(2), torch.tensor([1.0, 2.0]))
-    tensor([0.5000, 0.0000])
-    """
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        """Refuse rates that do not move."""
-        need(0 < self.rate < math.inf, "the learning rate must be positive and finite", learning_rate=self.rate)
-
-    def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
-        """One step."""
-        return elementwise(lambda here, v: torch.sub(here, v.to(here.dtype), alpha=self.rate), theta_P, direction_P)
 
 
 @dataclass(frozen=True)
@@ -112,7 +63,7 @@ def penalised(stepper: Stepper, penalty: NonconvexPenalty, *, like_P: Tensor) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveStep(_Memoryless):
+class AdaptiveStep(Memoryless):
     """The paper's η_t = min{ζ/(n0·L·‖v‖), 1/(2·n0·L)} (Algorithm 1, line 5).
 
     Guarantee: ‖θ' − θ‖ ≤ ζ/(n0·L), so an example's gradient changes by at most ζ/n0.

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.methods.method import Method, Schedule
+from dpsrm.methods.postprocessing import Stepper
 from dpsrm.methods.srm import Srm, SrmWalk
-from dpsrm.methods.steps import Stepper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsrm.core.chain import GENESIS, Chain, Lines, read_chain
 from dpsrm.core.errors import DpsrmError, LedgerError, need
 from dpsrm.core.events import (
     LARGEST,
@@ -27,6 +26,7 @@ from dpsrm.core.events import (
     event_from_json,
     event_to_json,
 )
+from dpsrm.core.files import GENESIS, Chain, Lines, read_chain
 from dpsrm.core.isolation import Isolation
 
 _DIGEST = re.compile("[0-9a-f]{64}")

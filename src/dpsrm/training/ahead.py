@@ -6,10 +6,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from dpsrm.data.datasets import ON_DISK
 from dpsrm.gradients import Batch
+from dpsrm.training.prepare import rows_of
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.step import Draw
 from dpsrm.training.summing import read
-from dpsrm.training.targets import rows_of
 
 
 class ReadAhead:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from dpsrm.core.errors import DpsrmError, ResumeError
 from dpsrm.core.events import Adjacency, Charge, Spending, event_from_json, event_to_json
 from dpsrm.core.files import write_atomically
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.core.tree import leaves
 from dpsrm.data import Records, RecordSource, SparseRecords, UnitRecords
 from dpsrm.data.datasets import ON_DISK

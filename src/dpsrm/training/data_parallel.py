@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import RankFailed, need
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedSum
+from dpsrm.core.secret import ClippedSum, Streams
 from dpsrm.gradients.module_state import is_sharded, parameters_of
 from dpsrm.gradients.query import Query, need_safe
 from dpsrm.mechanisms.merge import Shares, Summed, merged_over, whole
 from dpsrm.mechanisms.wire import Wire
 from dpsrm.runs.book import PositionedBook
-from dpsrm.runs.keys import pack_key, unpack_key
+from dpsrm.runs.folder import pack_key, unpack_key
 from dpsrm.runs.ledger import Header
 from dpsrm.training.lending import Lending
 from dpsrm.training.rank_books import FollowingBook, LeadingBook

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dpsrm.accounting import Guarantee
 from dpsrm.core.errors import InputError, LedgerError, need
 from dpsrm.core.files import read_toml
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.runs import verify
 from dpsrm.runs.folder import RunFolder
 from dpsrm.training.config import build

@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import ResumeError, need
 from dpsrm.core.events import Adjacency, event_to_json
 from dpsrm.core.isolation import Isolation
-from dpsrm.core.randomness import Streams
-from dpsrm.data import DatasetRecords, ImageFolder, Picked, RecordSource, UnitRecords, as_records
-from dpsrm.gradients import Layout, ModelLosses, Objective, PerExampleLoss, Way, as_losses
+from dpsrm.core.secret import Streams
+from dpsrm.data import (
+    DatasetRecords,
+    ImageFolder,
+    MappedRecords,
+    Picked,
+    Records,
+    RecordSource,
+    SparseRecords,
+    UnitRecords,
+    Units,
+    as_records,
+)
+from dpsrm.gradients import (
+    AUTO,
+    Layout,
+    LinearEngine,
+    ModelLosses,
+    Objective,
+    PerExampleLoss,
+    Way,
+    as_losses,
+    binary_loss,
+    multiclass_loss,
+)
+from dpsrm.gradients.batch import on_device
+from dpsrm.gradients.below import RULE, foreign_rules, refuse_subclasses
 from dpsrm.gradients.shards import Shards
+from dpsrm.gradients.torch_state import generators_kept
 from dpsrm.methods import (
     Method,
     NonconvexPenalty,
@@ -34,9 +63,105 @@ from dpsrm.training.defaults import chosen_for_module
 from dpsrm.training.lending import Lending
 from dpsrm.training.plan import Plan, make_plan
 from dpsrm.training.ranks import strategy_for
-from dpsrm.training.settings import OPTIMIZERS, OWN, Privacy
+from dpsrm.training.settings import OPTIMIZERS, OWN, Performance, Privacy
 from dpsrm.training.strategy import Strategy
-from dpsrm.training.targets import by_unit, need_isolated, need_targets, rows_of
+
+_log = logging.getLogger(__name__)
+
+
+def rows_of(records: RecordSource) -> RecordSource:
+    """The records row by row, also where several belong to one unit."""
+    return records.records if isinstance(records, UnitRecords) else records
+
+
+def by_unit(records: RecordSource, settings: Settings, unit: Any) -> tuple[RecordSource, Settings]:
+    """The records grouped by unit, if settings or arguments say so, and settings that name the unit."""
+    promise = settings.privacy
+    if unit is None:
+        told = promise is not None and (promise.unit is not None or promise.rows_per_unit is not None)
+        remedy = "give unit=, one id per record; on the command line --unit COLUMN"
+        need(not told, "settings that protect a unit need to know whose each record is", remedy=remedy)
+        return records, settings
+    if promise is None:
+        need(False, "a unit is protected by private training only", remedy="leave unit out")
+        raise AssertionError
+    named = replace(promise, unit=promise.unit or "id")
+    return UnitRecords(records, Units.of(unit), named.rows_per_unit or 1), replace(settings, privacy=named)
+
+
+def need_targets(objective: Objective, records: RecordSource) -> None:
+    """Refuse records without features, and labels outside the classes of a classification loss of this package.
+
+    Edge cases: other losses know what they take; a dataset read from disk is checked when it is drawn.
+    """
+    records = rows_of(records)
+    if isinstance(records, SparseRecords):
+        need(
+            LinearEngine.applies(objective),
+            "sparse inputs are for one nn.Linear under a loss of this package",
+            module=type(objective.module).__name__,
+            remedy="use dpsrm.binary_loss, multiclass_loss or squared_loss; or give dense inputs: X.toarray()",
+        )
+    elif isinstance(records, Records):
+        shape = tuple(records.inputs.shape)
+        need(0 not in shape[1:], "records must have at least one feature", inputs=shape)
+    elif not (isinstance(records, MappedRecords) and isinstance(records.tree, (tuple, list))):
+        return
+    if objective.loss not in (binary_loss, multiclass_loss):
+        return
+    classes = 2 if objective.loss is binary_loss else _outputs(objective, records)
+    first, largest = 0, max(classes, 2) - 1
+    for labels in _label_blocks(records):
+        if labels.min() < 0 or labels.max() > largest:
+            at = int(np.argmax(((labels < 0) | (labels > largest)).reshape(len(labels), -1).any(1)))
+            rule = f"labels must lie in 0 … {classes - 1}: the module has {classes} classes"
+            remedy = "give the module an output per class, or correct the label"
+            need(False, rule, row=first + at, label=labels[at].tolist(), remedy=remedy)
+        first += len(labels)
+
+
+def _label_blocks(records: Records | SparseRecords | MappedRecords) -> Iterator[npt.NDArray[Any]]:
+    """All labels, those on disk a block at a time."""
+    if isinstance(records, MappedRecords):
+        yield from records.column(1)
+    else:
+        yield records.targets.cpu().numpy()
+
+
+def _outputs(objective: Objective, records: Records | SparseRecords | MappedRecords) -> int:
+    """How many numbers the module gives for a record."""
+    if isinstance(objective.module, nn.Linear):
+        return objective.module.out_features
+    theta_P = objective.theta()
+    batch = on_device(records.take(np.array([0])), theta_P.device)
+    with torch.no_grad(), generators_kept(), objective.explained(theta_P, batch):
+        outputs = objective.ready(copy=True).outputs(objective.layout.split(theta_P), batch[0])
+    return int(outputs.shape[-1])
+
+
+def need_isolated(objective: Objective, records: RecordSource, *, performance: Performance) -> None:
+    """Refuse module and loss that cannot be run on each record alone, or that remember records outside of themselves.
+
+    Says, once, which buffers or frozen parameters they write: those writes are discarded.
+
+    Edge cases: the closed form of a linear model runs neither. An operator of `torch.library` with a vmap rule of its
+    own is given all examples: while one is defined outside of torch, vmap is refused, whoever calls it.
+    """
+    if performance.engine in (AUTO, "linear") and LinearEngine.applies(objective):
+        return
+    rules = foreign_rules() if objective.way is Way.VMAP else []
+    need(not rules, RULE.format(", ".join(rules)))
+    if objective.way is Way.VMAP:
+        refuse_subclasses(objective.module, objective.loss)
+    theta_P = objective.theta()
+    first, last = (on_device(records.take(np.array([at])), theta_P.device) for at in (0, len(records) - 1))
+    objective.refuse_memory(theta_P, first, last)
+    written = objective.discarded(theta_P, first)
+    if written:
+        _log.warning(
+            "what the module writes into %s is discarded: every record starts from the module as it was given",
+            ", ".join(written),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

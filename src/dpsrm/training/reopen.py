@@ -9,10 +9,9 @@ from pathlib import Path
 from dpsrm.accounting.position import need_reserved
 from dpsrm.core.errors import DpsrmError, ResumeError
 from dpsrm.core.files import read_toml
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.mechanisms.sum_log import SumLog, read_sums
-from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.keys import adopt_keys, need_not_restored, read_keys
+from dpsrm.runs.folder import RunFolder, adopt_keys, need_not_restored, read_keys
 from dpsrm.runs.ledger import Ledger, mend_ledger, read_ledger
 from dpsrm.training.checkpoint import (
     Checkpoint,

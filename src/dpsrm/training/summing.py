@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from dpsrm.core.randomness import Streams
-from dpsrm.core.secret import ClippedScores, ClippedSum
+from dpsrm.core.secret import ClippedScores, ClippedSum, Streams
 from dpsrm.data import Picked, Records, RecordSource, SparseRecords, UnitRecords, csr_tensor
 from dpsrm.data.apart import reading
 from dpsrm.gradients import Batch, Engine, LinearEngine, Objective, Query, clipped_losses
@@ -17,7 +16,7 @@ from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.linear import LinearSums
 from dpsrm.gradients.torch_state import seed_generators
 from dpsrm.methods import Choice
-from dpsrm.training.targets import rows_of
+from dpsrm.training.prepare import rows_of
 
 Which = npt.NDArray[np.int64] | Picked
 """The positions of records, or the rows of units."""

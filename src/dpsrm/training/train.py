@@ -14,16 +14,14 @@ from torch import nn
 
 from dpsrm.accounting.budget_file import read_budget, reserve
 from dpsrm.accounting.position import IN_RUN, write_position
-from dpsrm.core.chain import GENESIS
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Spending
-from dpsrm.core.files import write_toml
-from dpsrm.core.randomness import Streams
+from dpsrm.core.files import GENESIS, write_toml
+from dpsrm.core.secret import Streams
 from dpsrm.data.datasets import ON_DISK
 from dpsrm.gradients import Layout, ModelLosses, PerExampleLoss
 from dpsrm.mechanisms.sum_log import SumLog, begin_sums
-from dpsrm.runs.folder import RunFolder
-from dpsrm.runs.keys import keep_keys
+from dpsrm.runs.folder import RunFolder, keep_keys
 from dpsrm.runs.ledger import Ledger
 from dpsrm.training.ahead import ReadAhead
 from dpsrm.training.checkpoint import (
@@ -36,13 +34,13 @@ from dpsrm.training.checkpoint import (
     write_checkpoint,
 )
 from dpsrm.training.config import Settings, settings_to_dict
+from dpsrm.training.defaults import tell_expectations
 from dpsrm.training.lending import Lending
-from dpsrm.training.prepare import Prepared, prepare
+from dpsrm.training.prepare import Prepared, prepare, rows_of
 from dpsrm.training.ranks import lend, strategy
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.reopen import Preparer, reopen
 from dpsrm.training.step import Progress
-from dpsrm.training.targets import rows_of, tell_expectations
 
 Callback = Callable[[Progress], object]
 """Called after every update; or, if it has a method `due(step, steps) -> bool`, at least after those for which that is
@@ -208,7 +206,8 @@ def _opened(
 ) -> tuple[Ledger, bytes]:
     """Make the folder with all a run begins with; its ledger, and its first checkpoint."""
     settings, streams = prepared.settings, prepared.streams
-    tell_expectations(prepared.objective, prepared.records, settings.privacy)
+    records = prepared.records
+    tell_expectations(prepared.objective, rows_of(records), settings.privacy, n=len(records))
     held.enter_context(_made(prepared, folder, overwrite=overwrite))
     write_toml(folder.config, {**settings_to_dict(settings), **(about or {})})
     folder.write_environment()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import Diverged, need
 from dpsrm.core.events import Spending
-from dpsrm.core.randomness import Streams
+from dpsrm.core.secret import Streams
 from dpsrm.data import as_records
 from dpsrm.gradients import ModelLosses, PerExampleLoss
 from dpsrm.methods import Method, Schedule

@@ -1,7 +1,13 @@
-"""Which θ to hand out at the end: last, the paper's random iterate, tail average, EMA. Post-processing, free."""
+"""From a direction to the next θ by a constant step, and which θ to hand out. Post-processing, free.
+
+Other steps are in `steps.py`. To be handed out: the last θ, the paper's random iterate, a tail average, an EMA.
+"""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,6 +15,56 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need
+from dpsrm.gradients.torch_state import elementwise
+
+
+class Stepper(Protocol):
+    """θ ← θ − (something made of the direction)."""
+
+    def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
+        """The next θ; `theta_P` is left as it is. `std`: the known noise in each coordinate of the direction."""
+
+    def penalty(self, theta_P: Tensor) -> float:
+        """The data-independent penalty whose gradient `advance` adds to the direction; 0 if it adds none."""
+        return 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the stepper remembers between steps."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember `state`."""
+
+
+class Memoryless(Stepper):
+    """A stepper that remembers nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to remember."""
+        need(state == {}, "this step rule has no state", state=state)
+
+
+@dataclass(frozen=True)
+class ConstantStep(Memoryless):
+    """θ − η·direction.
+
+    >>> ConstantStep(0.5).advance(torch.ones(2), torch.tensor([1.0, 2.0]))
+    tensor([0.5000, 0.0000])
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        """Refuse rates that do not move."""
+        need(0 < self.rate < math.inf, "the learning rate must be positive and finite", learning_rate=self.rate)
+
+    def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
+        """One step."""
+        return elementwise(lambda here, v: torch.sub(here, v.to(here.dtype), alpha=self.rate), theta_P, direction_P)
 
 
 class Output(Protocol):

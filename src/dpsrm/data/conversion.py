@@ -1,0 +1,80 @@
+"""Numbers of the user's as tensors: inputs, targets, positions and integers, or an error that names what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dpsrm.core.errors import InputError, need
+
+Indices = npt.NDArray[np.integer[Any]]
+
+
+def as_tensor(values: object, name: str) -> Tensor:
+    """A tensor of an array's values, or an error that names the array.
+
+    Edge cases: a list has no type but its numbers', which must be one for all: NumPy would make floats of everybody's
+    whole numbers for one record's 0.5.
+    """
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        array = np.require(cast(Any, values), requirements=["C", "W"])
+        if isinstance(values, (list, tuple)):
+            need(
+                _types(values) <= {array.dtype},
+                f"a list of {name} must hold numbers of one type",
+                remedy=f"give an array of a declared type: np.array({name}, dtype=np.float32)",
+            )
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise InputError(f"{name} must be an array of numbers; got {kind}; encode text first") from error
+
+
+def _types(values: Any) -> set[np.dtype[Any]]:
+    """The types of the numbers in nested lists, each by itself."""
+    if isinstance(values, (list, tuple)):
+        return set[np.dtype[Any]]().union(*map(_types, values))
+    return {np.asarray(values).dtype}
+
+
+def as_inputs(values: object) -> Tensor:
+    """Inputs with their floats in torch's default type; integers (token ids, pixels) stay what they are."""
+    tensor = as_tensor(values, "inputs")
+    return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
+
+
+def as_targets(values: object) -> Tensor:
+    """Targets: classes as int64, real numbers in torch's default type."""
+    tensor = as_tensor(values, "targets")
+    return tensor.to(torch.get_default_dtype() if tensor.is_floating_point() else torch.int64)
+
+
+def as_positions(indices: Indices, n: int) -> npt.NDArray[np.int64]:
+    """Indices as int64, each inside 0..n-1."""
+    positions = as_integers(indices)
+    need_inside(positions, n)
+    return positions
+
+
+def as_integers(indices: Indices) -> npt.NDArray[np.int64]:
+    """Indices as a writable vector of int64."""
+    array = np.asarray(indices)
+    need(array.ndim == 1, "indices must be one-dimensional", shape=array.shape)
+    if array.dtype.kind not in "iu" and array.size:
+        need(False, "indices must be integers", dtype=str(array.dtype))
+    return array.astype(np.int64, copy=not array.flags.writeable)
+
+
+def need_inside(positions: npt.NDArray[np.int64], n: int) -> None:
+    """Refuse positions outside 0..n-1."""
+    if positions.size:
+        least, largest = int(positions.min()), int(positions.max())
+        need(least >= 0 and largest < n, "indices must lie in 0..n-1", n=n, least=least, largest=largest)
