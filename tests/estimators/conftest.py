@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpsrm.core import randomness
+from dpsrm.core import secret
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,7 +18,7 @@ def _fixed():
         return hashlib.sha256(f"test {next(keys.numbers)}".encode()).digest()[:size]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(randomness, "secrets", SimpleNamespace(token_bytes=token_bytes))
+        patch.setattr(secret, "secrets", SimpleNamespace(token_bytes=token_bytes))
         yield keys
 
 

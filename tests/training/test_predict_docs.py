@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
-from dpsrm.training import targets
+from dpsrm.training import defaults
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "predict.md").read_text()
 
@@ -41,6 +41,6 @@ def test_the_page_runs(tmp_path, monkeypatch, dpsrm):
 def test_the_pages_thresholds_are_the_codes():
     from dpsrm.data.records import LONGEST
 
-    assert f"n·ε < {targets.LEAST:g}" in PAGE
-    assert LONGEST == targets.UNSCALED
+    assert f"n·ε < {defaults.LEAST:g}" in PAGE
+    assert LONGEST == defaults.UNSCALED
     assert f"records (not images) with a norm above {LONGEST:g}" in PAGE
