@@ -26,6 +26,8 @@ from dpsrm.gradients.ghost.together import TOGETHER, WITH_BIAS, faster
 from dpsrm.gradients.rewrites import REWRITES
 
 AnyCall = Call | Copied
+Named = Mapping[str, Tensor]
+Sizes = tuple[int, int] | None
 _BACKWARD: tuple[Callable[..., Any], ...] = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward)
 _GRAPH = cast(Any, torch.Tensor.grad_fn).__get__
 """A module that asks for a tensor's place in the graph: to hook into the way back, which is not there under vmap."""
@@ -35,16 +37,18 @@ _SPECIAL = frozenset({*TOGETHER, *WITH_BIAS, *REWRITES, *_BACKWARD, _GRAPH})
 class Recorder(TorchFunctionMode):
     """Sees every function of torch that is called, and records those that use a watched tensor."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], *, batch: tuple[int, int] | None, shown: Shown = None) -> None:
+    def __init__(self, parameters: Named, frozen: Iterable[Tensor] = (), *, batch: Sizes, shown: Shown = None) -> None:
         """Watch `parameters`.
 
         Args:
+            frozen: tensors that are the same for all examples, of whose products the fastest are chosen.
             batch: how many examples of how many rows are run in one call, None if under vmap.
             shown: the calls that must be shown while they run; vmap hands out the others' tensors at the end.
         """
         super().__init__()
         self.kept = Kept(parameters.values(), shown if batch is None else None)
         self.names = {id(p): name for name, p in parameters.items()}
+        self._frozen = {id(tensor) for tensor in frozen}
         self.derived = Derived(parameters)
         self.batch = batch
         like = next(iter(parameters.values()), torch.empty(0, device="cpu"))
@@ -83,7 +87,8 @@ class Recorder(TorchFunctionMode):
         if func in _BACKWARD or func == _GRAPH:
             raise NestedError("a module that differentiates inside, or looks at the graph")
         if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
-            return (func if self.example is None else faster(func, kwargs))(*args, **kwargs)
+            same = len(args) > 1 and id(args[1]) in self._frozen
+            return (func if self.example is None else faster(func, kwargs, same=same))(*args, **kwargs)
         result = self._record(func, args, kwargs) if func in RULES else NotImplemented
         return self._use(func, args, kwargs) if result is NotImplemented else result
 
@@ -114,7 +119,7 @@ class Recorder(TorchFunctionMode):
         if self.example is not None and self.kept.takes(key):
             swap.update({at: rule.laid_out(self.kept.asking[at], arguments) for at in swap if at in self.kept.asking})
             self.calls.append(call)
-            return self.kept.add(call, x, run(x, faster(func, kwargs)))
+            return self.kept.add(call, x, run(x, faster(func, kwargs, same="weight" in names)))
         alike = all(v is x or a in names for a, v in arguments.items() if isinstance(v, Tensor))
         call.run = run if rule.leading and alike and self.batch is None else None
         shown = self._shown(call, run, x)

@@ -73,8 +73,10 @@ def record(
     with torch.enable_grad(), objective.explained(point_P, batch):
         own = objective.layout.split(copied(point_P))  # what a module writes into its parameters is lost
         parameters = {name: p.detach().requires_grad_() for name, p in own.items()}
-        recorder = Recorder(parameters, batch=_sizes(batch) if objective.way is Way.BATCH else None, shown=shown)
-        losses_B = _losses(objective.ready(), parameters, recorder, batch, steady=steady)
+        run, sizes = objective.ready(), _sizes(batch) if objective.way is Way.BATCH else None
+        frozen = run.values.values() if shown is not None else ()  # else as torch has it: something did not fit
+        recorder = Recorder(parameters, frozen, batch=sizes, shown=shown)
+        losses_B = _losses(run, parameters, recorder, batch, steady=steady)
         leaks = _backward(recorder, losses_B, objective.own) if losses_B.requires_grad else ()
     if not leaks:
         recorder.kept.check()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from dpsrm.gradients.ghost.pixels import multiply
 from dpsrm.gradients.ghost.pooling import max_pool
 from dpsrm.gradients.ghost.tap import show, spread
 
@@ -98,9 +100,9 @@ def _plus(product: Tensor, bias: Tensor) -> Tensor | None:
     return found
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear`."""
-    product = F.linear(x, weight)
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, same: bool = False) -> Tensor:
+    """`F.linear`; `same`: the weight is known to be the same for all examples."""
+    product = multiply(x, weight) if same else F.linear(x, weight)
     found = product if bias is None else _plus(product, bias)
     return F.linear(x, weight, bias) if found is None else found
 
@@ -111,6 +113,7 @@ def _addmm(bias: Tensor, x: Tensor, weight: Tensor, *others: Any) -> Tensor:
     return torch.addmm(bias, x, weight, *others) if found is None else found
 
 
+_SAME = partial(_linear, same=True)
 WITH_BIAS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.linear: _linear,
     torch.addmm: _addmm,
@@ -119,6 +122,12 @@ WITH_BIAS: dict[Callable[..., Any], Callable[..., Any]] = {
 """What is faster under vmap, where torch would add a bias to a copy of the product."""
 
 
-def faster(func: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """What runs instead of `func` under vmap; itself, if some arguments are given by their names."""
-    return func if kwargs else WITH_BIAS.get(func, func)
+def faster(func: Callable[..., Any], kwargs: dict[str, Any], *, same: bool) -> Callable[..., Any]:
+    """What runs instead of `func` under vmap; itself, if some arguments are given by their names.
+
+    Args:
+        same: whether its second argument, a linear layer's weight, is the same for all examples.
+    """
+    if kwargs:
+        return func
+    return _SAME if same and func is F.linear else WITH_BIAS.get(func, func)
