@@ -25,7 +25,6 @@ from dpsrm.gradients.ghost.terms import Order, Outer
 from dpsrm.gradients.torch_state import add_to, empty
 
 _ZERO = torch.zeros((), dtype=torch.float64)
-
 _TILE = 2**21
 """Numbers of a float64 product held at once: 16 MB."""
 
