@@ -19,19 +19,47 @@ from torch.overrides import TorchFunctionMode
 from dpsrm.core.errors import need
 from dpsrm.core.reused import LONG, buffer
 
+_BACKENDS: Any = torch.backends
+_PRODUCTS = (
+    *(_BACKENDS.cuda.matmul, _BACKENDS.cudnn.conv, _BACKENDS.cudnn.rnn),
+    *(_BACKENDS.mkldnn.matmul, _BACKENDS.mkldnn.conv, _BACKENDS.mkldnn.rnn),
+)
+"""What may compute float32 products with fewer bits, on GPUs and processors."""
+
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Inside, float32 is float32: autocast and TF32 are off, whatever the loop around has chosen."""
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    """Inside, float32 is float32: autocast, TF32 and bfloat16 products are off, whatever the loop around has chosen.
+
+    torch has an old and a new way to choose, and refuses to tell the old one's state where the new one was used: what
+    cannot be asked was never set, and needs no putting back.
+    """
+    chosen = [each.fp32_precision for each in _PRODUCTS]
+    matmul, cudnn = _told(torch.get_float32_matmul_precision), _told(lambda: _BACKENDS.cudnn.allow_tf32)
+    _choose("highest", False, ["ieee"] * len(_PRODUCTS))
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
+        _choose(matmul, cudnn, chosen)
+
+
+def _told(ask: Callable[[], Any]) -> Any:
+    """The answer, or None if torch refuses it."""
+    try:
+        return ask()
+    except RuntimeError:
+        return None
+
+
+def _choose(matmul: str | None, cudnn: bool | None, products: list[str]) -> None:
+    """Choose precisions in the old way (None: leave them), then in the new one."""
+    if matmul is not None:
         torch.set_float32_matmul_precision(matmul)
+    if cudnn is not None:
         torch.backends.cudnn.allow_tf32 = cudnn
+    for each, precision in zip(_PRODUCTS, products, strict=True):
+        each.fp32_precision = precision
 
 
 class AutocastWatch(TorchFunctionMode):
