@@ -26,7 +26,7 @@ CYCLES_LEFT: set[frozenset[str]] = set()
 NAMES_LEFT: set[str] = set()
 """Class names that stand for two things; the goal is none."""
 
-MODULES_PASSED = 49
+MODULES_PASSED = 50
 """How many modules `dpsrm train --data x.csv` passes today; docs/decisions/short-walk.md says why not fewer."""
 GOAL = 40
 

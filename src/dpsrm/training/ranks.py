@@ -1,108 +1,17 @@
-"""Which strategy this process trains by: the one place where it is chosen; and that of a process alone."""
+"""Which strategy this process trains by: the one place where it is chosen."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpsrm.core.errors import need
-from dpsrm.core.secret import ClippedSum, Streams
 from dpsrm.gradients.module_state import is_sharded, parameters_of
-from dpsrm.gradients.query import Query, need_safe
-from dpsrm.mechanisms.merge import Summed, merged
-from dpsrm.methods import Spider, Walk
-from dpsrm.runs.book import PositionedBook
-from dpsrm.runs.ledger import Header
+from dpsrm.methods import Spider
 from dpsrm.training.config import Settings
 from dpsrm.training.lending import Lending
 from dpsrm.training.settings import OWN
-from dpsrm.training.strategy import Strategy
-
-
-class OneProcess(Strategy):
-    """A training in one process: nobody to ask."""
-
-    leader, ranks = True, 1
-
-    def shares(self, of: int) -> range:
-        """All of them."""
-        return range(of)
-
-    def total(self, summed: Summed, query: Query, *, shares: int, release: int) -> ClippedSum[Tensor]:
-        """The sum of the shares."""
-        sums = summed()
-        return sums[0] if shares == 1 else need_safe(merged(sums))
-
-    def whole(self, released: Tensor, *, of: int) -> Tensor:
-        """What was released."""
-        return released
-
-    def index(self, released: int) -> int:
-        """The choice that was released."""
-        return released
-
-    def book(self, book: PositionedBook | None, header: Header) -> PositionedBook:
-        """The ledger itself."""
-        assert book is not None
-        return book
-
-    def streams(self, own: Streams | None) -> Streams:
-        """This process's own."""
-        assert own is not None
-        return own
-
-    def tell(self, content: bytes | None) -> bytes:
-        """What this process says."""
-        assert content is not None
-        return content
-
-    def align(self, module: nn.Module) -> None:
-        """Nothing to do."""
-
-    def need_alike(self, module: nn.Module) -> None:
-        """Nothing to compare."""
-
-    def need_same(self, **what: str) -> None:
-        """Nothing to compare."""
-
-    def gathered(self, digest: str) -> list[str]:
-        """This process's digest."""
-        return [digest]
-
-    def any(self, wish: bool) -> bool:
-        """Whether this process wishes it."""
-        return wish
-
-    def together(self) -> AbstractContextManager[None]:
-        """Nobody else to stop."""
-        return nullcontext()
-
-    def own(self, vector_P: Tensor) -> Tensor:
-        """All coordinates."""
-        return vector_P
-
-    def walk(self, walk: Walk) -> Walk:
-        """The walk as it is."""
-        return walk
-
-    def kept(self, walk: Walk) -> Tensor:
-        """All of θ."""
-        return walk.theta
-
-    def whole_state(self, state: Any) -> Any:
-        """The state as it is."""
-        return state
-
-    def own_state(self, state: Any) -> Any:
-        """The state as it is."""
-        return state
-
-    def due(self, wish: bool) -> bool:
-        """If this process wishes it."""
-        return wish
+from dpsrm.training.strategy import OneProcess, Strategy
 
 
 def lend(module: nn.Module) -> Lending | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from dpsrm.core.secret import ClippedSum, Streams
-from dpsrm.gradients.query import Query
-from dpsrm.mechanisms.merge import Summed
+from dpsrm.gradients.query import Query, need_safe
+from dpsrm.mechanisms.merge import Summed, merged
 from dpsrm.methods import Walk
 from dpsrm.runs.book import PositionedBook
 from dpsrm.runs.ledger import Header
@@ -95,3 +95,62 @@ class Strategy(Protocol):
     def due(self, wish: bool) -> bool:
         """Whether a checkpoint is due: if this process wishes it, unless all must take part."""
         return wish
+
+
+class OneProcess(Strategy):
+    """A training in one process: nobody to ask."""
+
+    leader, ranks = True, 1
+
+    def shares(self, of: int) -> range:
+        """All of them."""
+        return range(of)
+
+    def total(self, summed: Summed, query: Query, *, shares: int, release: int) -> ClippedSum[Tensor]:
+        """The sum of the shares."""
+        sums = summed()
+        return sums[0] if shares == 1 else need_safe(merged(sums))
+
+    def whole(self, released: Tensor, *, of: int) -> Tensor:
+        """What was released."""
+        return released
+
+    def index(self, released: int) -> int:
+        """The choice that was released."""
+        return released
+
+    def book(self, book: PositionedBook | None, header: Header) -> PositionedBook:
+        """The ledger itself."""
+        assert book is not None
+        return book
+
+    def streams(self, own: Streams | None) -> Streams:
+        """This process's own."""
+        assert own is not None
+        return own
+
+    def tell(self, content: bytes | None) -> bytes:
+        """What this process says."""
+        assert content is not None
+        return content
+
+    def align(self, module: nn.Module) -> None:
+        """Nothing to do."""
+
+    def need_alike(self, module: nn.Module) -> None:
+        """Nothing to compare."""
+
+    def need_same(self, **what: str) -> None:
+        """Nothing to compare."""
+
+    def gathered(self, digest: str) -> list[str]:
+        """This process's digest."""
+        return [digest]
+
+    def any(self, wish: bool) -> bool:
+        """Whether this process wishes it."""
+        return wish
+
+    def together(self) -> AbstractContextManager[None]:
+        """Nobody else to stop."""
+        return nullcontext()
