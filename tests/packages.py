@@ -7,6 +7,7 @@ import sys
 import tomllib
 from functools import lru_cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -70,8 +71,9 @@ def importable(*, outside):
 
 
 def environment():
-    """Variables for a process of its own: it imports the same dpsrm as this one."""
-    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    """Variables for a process of its own: it imports the same dpsrm as this one (in tests/mutants, a changed copy)."""
+    (package,) = find_spec("dpsrm").submodule_search_locations
+    return {**os.environ, "PYTHONPATH": str(Path(package).parent)}
 
 
 def run_without(names, code, *arguments, cwd=None):
