@@ -11,7 +11,7 @@ import torch
 
 from dpsrm.core import reused
 from dpsrm.core.reused import LONG
-from dpsrm.gradients import torch_state
+from dpsrm.gradients import GhostEngine, Objective, Part, Query, binary_loss, torch_state
 from dpsrm.gradients.torch_state import add_to, copied, elementwise, empty, zeros
 
 SIZE = LONG // 4 + 12345
@@ -60,14 +60,26 @@ def test_memory_that_is_used_again_holds_zeros_when_zeros_are_asked_for(monkeypa
     assert not again.any()
 
 
-def test_a_copy_is_a_copy(vectors):
+@pytest.mark.parametrize("room", [None, torch.float64])
+def test_a_copy_is_a_copy(vectors, room):
     for vector in (*vectors, torch.ones(3)):
-        made = copied(vector)
+        made = copied(vector, room=room)
         assert torch.equal(made, vector)
         assert made.data_ptr() != vector.data_ptr()
         assert made.dtype is vector.dtype
         made.zero_()
         assert bool(vector.any())
+
+
+def test_a_sum_takes_the_memory_that_its_pass_copied_the_point_into(monkeypatch):
+    monkeypatch.setattr(reused, "_free", [])
+    objective = Objective.of(torch.nn.Sequential(torch.nn.Linear(1100, 1000), torch.nn.Linear(1000, 1)), binary_loss)
+    query = Query(points=(objective.theta(),), parts=(Part(coefficients=(1.0,), clip=1.0),))
+    total = GhostEngine(objective)(query, (torch.ones(2, 1100), torch.zeros(2)))
+    gc.collect()
+    size = total.secret.numel()
+    assert 4 * size > LONG
+    assert not {4 * size, 8 * size} & set(map(len, reused._free)), "the copy had a buffer of its own"
 
 
 def test_the_other_devices_allocators_are_left_alone():

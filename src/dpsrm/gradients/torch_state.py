@@ -151,9 +151,17 @@ def zeros(size: int, like: Tensor, *, dtype: torch.dtype | None = None) -> Tenso
     return empty(size, like, dtype=dtype).zero_()
 
 
-def copied(vector: Tensor) -> Tensor:
-    """A copy of a vector."""
-    return empty(len(vector), vector).copy_(vector)
+def copied(vector: Tensor, *, room: torch.dtype | None = None) -> Tensor:
+    """A copy of a vector; at the beginning of as much memory as its numbers would take in the type `room`.
+
+    A pass copies its point, and a float64 sum follows it: with room for that the sum takes the same buffer, instead of
+    a second one. Memory that is not written costs nothing: the system hands out pages when they are used.
+
+    >>> copied(torch.ones(2), room=torch.float64)
+    tensor([1., 1.])
+    """
+    whole = empty(len(vector), vector, dtype=room)
+    return whole.view(vector.dtype)[: len(vector)].copy_(vector)
 
 
 def elementwise(function: Callable[..., Tensor], first: Tensor, *others: Tensor) -> Tensor:

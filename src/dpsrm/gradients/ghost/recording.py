@@ -71,7 +71,7 @@ def record(
         shown: the calls that must be shown while they run; if others must too, that is a `NotKeptError`.
     """
     with torch.enable_grad(), objective.explained(point_P, batch):
-        own = objective.layout.split(copied(point_P))  # what a module writes into its parameters is lost
+        own = objective.layout.split(copied(point_P, room=torch.float64))  # what a module writes into it is lost
         parameters = {name: p.detach().requires_grad_() for name, p in own.items()}
         run, sizes = objective.ready(), _sizes(batch) if objective.way is Way.BATCH else None
         frozen = run.values.values() if shown is not None else ()  # else as torch has it: something did not fit
