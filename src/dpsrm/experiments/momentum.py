@@ -91,27 +91,32 @@ def draw_noise(rows: Sequence[NoiseRow], stem: Path) -> None:
 
 def draw_gains(tables: Mapping[str, Sequence[TableRow]], stem: Path) -> None:
     """For every problem and ε: DP-SGD with momentum and the best of the DP-SRM family, relative to DP-SGD."""
-    figure = new_figure((10, 4.8))
+    cells = [(problem, cell) for problem, rows in tables.items() for cell in gains(rows)]
+    figure = new_figure((9, 1.2 + 0.28 * len(cells)))
     axes = figure.subplots()
-    ticks: list[str] = []
-    for problem, rows in tables.items():
-        for cell in gains(rows):
-            for name, (mean, half) in cell["gain"].items():
-                shift = 0.12 if name == FAMILY else -0.12
-                axes.errorbar(len(ticks) + shift, 100 * mean, 100 * half, fmt="o", color=_COLOURS[name], capsize=4)
-            ticks.append(f"{problem}\nε = {cell['epsilon']:g}\n{cell['sampling']}")
-    axes.axhline(0, color=_COLOURS["DP-SGD"], label="DP-SGD")
+    for at, (_, cell) in enumerate(cells):
+        for name, (mean, half) in cell["gain"].items():
+            height = at + (0.15 if name == FAMILY else -0.15)
+            axes.errorbar(100 * mean, height, xerr=100 * half, fmt="o", color=_COLOURS[name], capsize=3, markersize=5)
+    axes.axvline(0, color=_COLOURS["DP-SGD"], label="DP-SGD")
     for name in ("DP-SGD momentum", FAMILY):
         axes.plot([], [], "o", color=_COLOURS[name], label=f"best of {name}" if name == FAMILY else name)
-    axes.set_xticks(range(len(ticks)), ticks, fontsize=8)
-    axes.set(ylabel="objective or error ÷ DP-SGD's − 1, %", title="below 0 is better than DP-SGD; bars: 95 %")
+    axes.set_yticks(range(len(cells)), [_name(*each) for each in cells], fontsize=8)
+    axes.invert_yaxis()
+    axes.set(xlabel="objective or error ÷ DP-SGD's − 1, %", title="left of 0 is better than DP-SGD; bars: 95 %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     write_figure(figure, stem)
 
 
+def _name(problem: str, cell: Mapping[str, Any]) -> str:
+    """What a cell is called in the figure."""
+    what = problem if problem.startswith("features") else cell["model"] or problem
+    return f"{what}, ε = {cell['epsilon']:g}, {cell['sampling']}"
+
+
 def gains(rows: Sequence[TableRow]) -> list[dict[str, Any]]:
-    """Cells (ε, sampling, model; replace-one) with a DP-SGD row: how far the others are from it, with half-widths."""
+    """Cells (ε, sampling, model; replace-one) with DP-SGD and others: how far they are from it, with half-widths."""
     found, private = [], [row for row in rows if row.epsilon is not None and row.adjacency == "replace-one"]
     for epsilon, sampling, model in sorted({(row.epsilon or 0.0, row.sampling, row.model) for row in private}):
         cell = [row for row in private if (row.epsilon, row.sampling, row.model) == (epsilon, sampling, model)]
@@ -119,7 +124,7 @@ def gains(rows: Sequence[TableRow]) -> list[dict[str, Any]]:
         family = [row for row in cell if row.method.startswith(FAMILY) and "paper's" not in row.method]
         momentum = [row for row in cell if row.method == "DP-SGD momentum"]
         best = {FAMILY: family, "DP-SGD momentum": momentum}
-        if rival is not None:
+        if rival is not None and (family or momentum):
             gain = {name: _relative(min(each, key=lambda row: row.value), rival) for name, each in best.items() if each}
             found.append({"epsilon": epsilon, "sampling": sampling, "model": model, "gain": gain})
     return found
