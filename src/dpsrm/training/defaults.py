@@ -1,6 +1,8 @@
-"""Defaults from public numbers: method, batch, steps and learning rate of a model that nobody tuned.
+"""Defaults from public numbers: method, batch, steps and learning rate of a model that nobody tuned; and their limits.
 
-Fitted on public tables (docs/decisions/defaults.md); no record of the user's is looked at.
+Defaults were fitted on public tables (docs/decisions/defaults.md) and look at no record of the user's. Where none can
+help, the operator is told so in log lines, which change nothing in the run and are not published; those that look at
+records say so.
 """
 
 from __future__ import annotations

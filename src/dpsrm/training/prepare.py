@@ -1,4 +1,7 @@
-"""From settings, module and data to everything a loop needs; nothing is written and nothing released."""
+"""From settings, module and data to everything a loop needs; nothing is written and nothing released.
+
+Labels that no loss takes, and modules that mix or remember records, are found here, before any charge.
+"""
 
 from __future__ import annotations
 
