@@ -20,6 +20,7 @@ class _Grid:
     """The grids of one problem; `first` is where each search begins, as a place in each list.
 
     `first_relu`: other places for the network with ReLU. `at_largest`: others at the largest ε, for models named so.
+    `adam_rates` and `plain_rates`: DP-Adam's and non-private SGD's own, begun at the second and the third.
     """
 
     clips: list[float]
@@ -31,6 +32,8 @@ class _Grid:
     papers_clip: float = 0.0
     papers_gammas: list[float] = field(default_factory=list)
     rate_per_clip: bool = False
+    adam_rates: list[float] = field(default_factory=lambda: [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016])
+    plain_rates: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2, 0.4, 0.8])
 
 
 _FALLING: Axes = {"decay": ["linear"], "output": ["last"]}
@@ -83,6 +86,8 @@ _FEATURES = _Grid(
     },
     first={"max_grad_norm": 1, "batch": 1, "epochs": 1, "learning_rate": 2},
     rate_per_clip=True,
+    adam_rates=[0.025, 0.05, 0.1, 0.2, 0.4],
+    plain_rates=[50.0, 100.0, 200.0, 400.0, 800.0],
 )
 """For a linear model on records of length 1: where the gradients of most are small, only large rates come far."""
 
@@ -149,12 +154,16 @@ def image_spaces(problem: str, model: str) -> tuple[Space, ...]:
 
 def _plain(grid: _Grid, model: str) -> Space:
     """SGD with momentum, without privacy."""
-    rates = [0.05, 0.1, 0.2, 0.4, 0.8]
     return Space(
         label="SGD (non-private)",
         method="sgd",
         settings={"momentum": [0.9]},
-        training={"batch": [128, 256], "epochs": grid.schedule["epochs"], "learning_rate": rates, **_FALLING},
+        training={
+            "batch": [128, 256],
+            "epochs": grid.schedule["epochs"],
+            "learning_rate": grid.plain_rates,
+            **_FALLING,
+        },
         private=False,
         model=model,
         first={"epochs": 1, "learning_rate": 2},
@@ -163,12 +172,11 @@ def _plain(grid: _Grid, model: str) -> Space:
 
 def _adam(grid: _Grid, model: str) -> Space:
     """Adam on the released gradients, corrected for their noise."""
-    rates = [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016]
     return Space(
         label="DP-Adam",
         method="sgd",
         settings={"max_grad_norm": grid.clips},
-        training={**grid.schedule, **_FALLING, "learning_rate": rates, "optimizer": ["dp-adam"]},
+        training={**grid.schedule, **_FALLING, "learning_rate": grid.adam_rates, "optimizer": ["dp-adam"]},
         model=model,
         first={**grid.first, "learning_rate": 1},
     )

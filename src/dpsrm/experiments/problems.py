@@ -75,6 +75,7 @@ class About:
         tuned_under: the sampling under which settings are searched.
         also: what else the same settings run under: other values of a recipe's fields.
         papers_noise: whether the paper's settings also run under the paper's own noise formula.
+        halved: whether DP-SGD also runs at half the step that its search found.
         trials_per_job: trials made, and kept, together.
         points: points of a trial's curve.
         averaged: keep, instead of the curve, the mean of its last number from the start on.
@@ -87,6 +88,7 @@ class About:
     tuned_under: str = "wor"
     also: Mapping[str, str] = field(default_factory=lambda: {"sampling": "poisson"})
     papers_noise: bool = True
+    halved: bool = False
     trials_per_job: int = 10
     points: int = 20
     averaged: bool = False
@@ -123,7 +125,7 @@ ABOUT: dict[str, About] = {
     "ijcnn1": About(records=49990, epsilons=(0.2, 0.5)),
     "mnist": _images(60000, (1.2, 3.0, 7.0), "CNN4", "CNN4 relu, He", "CNN4 relu, smoothed"),
     "cifar10-cnn5": _images(50000, (6.0, 8.0, 10.0), "CNN5"),
-    "cifar10-cnn6": _images(50000, (2.0, 4.0, 8.0), "CNN6"),
+    "cifar10-cnn6": replace(_images(50000, (2.0, 4.0, 8.0), "CNN6"), halved=True),
     "features-mnist": _features(60000),
     "features-fashion-mnist": _features(60000),
     "features-cifar10": _features(50000, "scattering-photos"),

@@ -83,6 +83,12 @@ def with_papers_noise(recipe: Recipe, n: int) -> Recipe:
     return replace(recipe, label=f"{recipe.label}, paper's noise", noise_multiplier=noise)
 
 
+def at_half_step(recipe: Recipe) -> Recipe:
+    """The same recipe at half its learning rate: was a rival slow because its search had ended at too large a step?"""
+    training = {**recipe.training, "learning_rate": recipe.training["learning_rate"] / 2}
+    return replace(recipe, label=f"{recipe.label}, half step", training=training)
+
+
 def papers_noise(rate: float, steps: int, epsilon: float, delta: float = DELTA) -> float:
     """The noise multiplier of the paper's Theorem 1 at its best β, whether or not its conditions hold.
 

@@ -14,7 +14,8 @@ from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.problems import ABOUT, About, prepare_problem
-from dpsrm.experiments.recipes import REPLACE, Recipe, with_papers_noise
+from dpsrm.experiments.ratios import RIVAL
+from dpsrm.experiments.recipes import REPLACE, Recipe, at_half_step, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import Lab, missing, run_jobs
 from dpsrm.experiments.spaces import SPACES, Space
@@ -88,8 +89,9 @@ class Reproduction:
         return found
 
     def recipes(self, wanted: Wanted | None = None) -> list[Recipe]:
-        """The rows: as tuned, the same under another sampling or adjacency, the paper's settings with its noise."""
+        """The rows: as tuned or derived from it, the same under another sampling or adjacency, the paper's noise."""
         chosen = [tuned.recipe for tuned in self.tuned() if wanted is None or wanted.includes(tuned.recipe)]
+        chosen += [at_half_step(recipe) for recipe in chosen if recipe.label == RIVAL and self.about.halved]
         private = [recipe for recipe in chosen if recipe.epsilon is not None]
         again = [
             replace(recipe, **cast(Any, self.about.also)) for recipe in private if recipe.method not in ("gd", "agd")
