@@ -278,6 +278,19 @@ def test_tuning_one_row_keeps_the_others(tmp_path, monkeypatch):
     assert work.tuned() == [*shipped[1:], again]
 
 
+def test_dp_sgd_runs_at_half_its_step_too_where_that_is_asked(tmp_path):
+    """Nothing else changes; it is no rival of the ratios, and stands under both samplings."""
+    rows = Reproduction(problem="cifar10-cnn6", lab=Lab(tmp_path, tmp_path)).recipes(Wanted(methods=("DP-SGD",)))
+    halved = [row for row in rows if row.label == "DP-SGD, half step"]
+    assert len(halved) == len(rows) / 2 == 12
+    assert {row.sampling for row in halved} == {"poisson", "wor"}
+    for half in halved:
+        training = {**half.training, "learning_rate": 2 * half.training["learning_rate"]}
+        assert replace(half, label="DP-SGD", training=training) in rows
+    others = Reproduction(problem="mnist", lab=Lab(tmp_path, tmp_path)).recipes(Wanted(methods=("DP-SGD",)))
+    assert {row.label for row in others} == {"DP-SGD"}
+
+
 def test_how_soon_a_method_is_as_good_as_dp_sgd():
     """By hand: DP-SGD ends at 0.2 after 100 steps of 1 s; the other is there half-way, or never."""
     rival = [{"curve": [[0.5, 0.4, 1.0], [1.0, end, 1.0]], "steps": 100, "seconds": 100.0} for end in (0.1, 0.3)]
