@@ -5,8 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+from dpsrm.core.events import Scheme
+from dpsrm.data import Records
+from dpsrm.experiments.flow import METHODS, cells, flow_recipe, flow_row, keep_flow, missing_cells, read_flow
+from dpsrm.experiments.logistic import Logistic
 from dpsrm.experiments.momentum import extra_factor, noise_row, read_noise
+from dpsrm.experiments.remark import Setting, needed_noise
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "does-it-help.md").read_text()
@@ -18,7 +24,7 @@ def told(dpsrm, tmp_path):
     done = dpsrm("reproduce", "does-it-help", "--from-results", *where, "--json")
     assert done.code == 0, done.stderr
     assert {path.name for path in (tmp_path / "images").iterdir()} == {
-        f"help-{name}.{kind}" for name in ("noise", "gains") for kind in ("png", "svg")
+        f"help-{name}.{kind}" for name in ("noise", "flow", "gains") for kind in ("png", "svg")
     }
     return json.loads(done.stdout)
 
@@ -36,8 +42,8 @@ def test_the_pages_noise_is_that_of_the_results(told):
 def test_the_pages_gains_are_those_of_the_results(told):
     features = {"features-mnist": "MNIST features", "features-fashion-mnist": "Fashion-MNIST features"}
     wanted = set()
-    for problem, cells in told["gains"].items():
-        for cell in cells:
+    for problem, found in told["gains"].items():
+        for cell in found:
             sampling = {"wor": "WOR", "poisson": "Poisson"}[cell["sampling"]]
             texts = [_text(cell["gain"].get(name)) for name in ("DP-SRM", "DP-SGD momentum")]
             name = features.get(problem) or cell["model"] or problem
@@ -77,3 +83,44 @@ def test_one_release_moves_theta_as_the_formula_says():
         theta += rate * v
     assert theta / (rate * c1) == pytest.approx(extra_factor(gamma, c2 / c1))
     assert extra_factor(0.01, 0.01) == pytest.approx(1.99)
+
+
+def test_few_and_many_steps_flow_as_far_over_the_same_passes():
+    for cell in cells():
+        recipe, (method, flow, steps) = flow_recipe(cell, 32561), cell
+        assert recipe.training["learning_rate"] * steps == pytest.approx(flow)
+        assert recipe.training["batch"] * steps == pytest.approx(4 * 32561, rel=0.01)
+        assert recipe.label == method in METHODS
+
+
+def test_the_pages_objectives_are_those_of_the_results(told):
+    """Every cell was run ten times; the page's table has every second number of steps."""
+    rows = {(row["method"], row["flow"], row["steps"]): row for row in told["flow"]}
+    assert set(rows) == set(cells())
+    assert all(row["trials"] == 10 for row in rows.values())
+    for flow in (4, 16, 64):
+        for method in METHODS:
+            shown = [f"{rows[method, flow, steps]['objective']:.4f}" for steps in (4, 8, 16, 32, 256)]
+            assert f"| τ = {flow} | {method} | {' | '.join(shown)} |" in PAGE
+
+
+def test_where_no_step_is_too_large_their_number_does_not_matter():
+    """What the page says of the figure: from 32 steps on all methods are within half a per cent of each other."""
+    rows = read_flow(ROOT / "results" / "flow.jsonl")
+    for flow in {row.flow for row in rows}:
+        many = [row.objective for row in rows if row.flow == flow and row.steps >= 32]
+        assert max(many) / min(many) < 1.005
+
+
+def test_a_cell_is_run_and_kept(tmp_path):
+    """Its noise is that of its own batch and steps; what was run is not missing any more."""
+    inputs = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    problem = Logistic("tiny", *(Records(inputs, (inputs[:, 0] > 0).float()),) * 2)
+    row = flow_row(problem, ("DP-SRM", 4.0, 8), trials=2)
+    setting = Setting(problem="tiny", n=400, batch=200, epsilon=0.5, steps=8)
+    assert (row.batch, row.trials) == (200, 2)
+    assert row.noise_multiplier == pytest.approx(needed_noise(setting, "pld", Scheme.POISSON), rel=1e-3)
+    assert row.half > 0
+    keep_flow(tmp_path / "flow.jsonl", row)
+    assert read_flow(tmp_path / "flow.jsonl") == [row]
+    assert set(cells()) - set(missing_cells([row])) == {("DP-SRM", 4.0, 8)}

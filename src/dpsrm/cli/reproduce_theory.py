@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpsrm.cli.show import out, print_json, track
 from dpsrm.core.errors import need
+
+if TYPE_CHECKING:
+    from dpsrm.experiments.flow import FlowRow
 
 
 def reproduce_rates(
@@ -57,8 +61,9 @@ def reproduce_accountants(results: Path, *, run: bool, docs: Path, as_json: bool
     out.print(f"Table and figure: {docs / 'accountants-table.md'}, {docs / 'images' / 'accountants.png'}")
 
 
-def reproduce_help(results: Path, *, run: bool, docs: Path, as_json: bool) -> None:
-    """Compute the noise that is missing; draw where it goes, and what the finished tables say of DP-SRM's gain."""
+def reproduce_help(data: Path, results: Path, *, run: bool, docs: Path, as_json: bool) -> None:
+    """Compute what is missing; draw where noise goes, few against many steps, and what the tables say of gains."""
+    from dpsrm.experiments.flow import draw_flow
     from dpsrm.experiments.momentum import BATCHES, draw_gains, draw_noise, gains, noise_row, read_noise
     from dpsrm.experiments.problems import ABOUT
     from dpsrm.experiments.reproduction import Reproduction
@@ -73,14 +78,32 @@ def reproduce_help(results: Path, *, run: bool, docs: Path, as_json: bool) -> No
     results.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
     draw_noise(rows, docs / "images" / "help-noise")
+    flow = _flow(data, results / "flow.jsonl", run=run)
+    draw_flow(flow, docs / "images" / "help-flow")
     works = {name: Reproduction(problem=name, lab=lab) for name in ABOUT if lab.knows(name)}
     tables = {name: work.rows(work.recipes()) for name, work in works.items()}
     draw_gains(tables, docs / "images" / "help-gains")
     if as_json:
         cells = {name: gains(found) for name, found in tables.items()}
-        print_json({"noise": [asdict(row) for row in rows], "gains": cells})
+        print_json({"noise": [asdict(row) for row in rows], "flow": [asdict(row) for row in flow], "gains": cells})
         return
     for row in rows:
         told = f"WOR {row.wor:.3f}, Poisson {row.poisson:.3f}"
         out.print(f"batch {row.batch}: noise multiplier {told}", highlight=False)
-    out.print(f"Figures: {docs / 'images' / 'help-noise.png'}, {docs / 'images' / 'help-gains.png'}")
+    for each in flow:
+        told = f"objective {each.objective:.4f} ± {each.half:.4f}"
+        out.print(f"flow {each.flow:g} in {each.steps} steps, {each.method}: {told}", highlight=False)
+    figures = (str(docs / "images" / f"help-{name}.png") for name in ("noise", "flow", "gains"))
+    out.print(f"Figures: {', '.join(figures)}")
+
+
+def _flow(data: Path, path: Path, *, run: bool) -> list[FlowRow]:
+    """The rows of few steps against many; those that are missing are run, if that is wanted."""
+    from dpsrm.experiments.flow import flow_problem, flow_row, keep_flow, missing_cells, read_flow
+
+    missing = missing_cells(read_flow(path)) if run else []
+    problem = flow_problem(data) if missing else None
+    for cell in track(missing, len(missing), "flow in few and many steps"):
+        assert problem is not None
+        keep_flow(path, flow_row(problem, cell))
+    return read_flow(path)
