@@ -59,6 +59,12 @@ def records(count, length=300):
     return torch.randn(count, length, generator=draw), torch.ones(count)
 
 
+def _rounds_by_place(layer, x):
+    """Whether this machine computes three rows to other bits than the same three of four; not every one does."""
+    with torch.no_grad():
+        return not torch.equal(layer(x)[1:], layer(x[1:]))
+
+
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("drop", [0.0, 0.5])
 def test_the_first_record_can_go(name, drop):
@@ -71,7 +77,7 @@ def test_the_first_record_can_go(name, drop):
         return engine(name, objective, steady=steady)(query, batch)
 
     assert moved(run, query, batch, rows(batch, slice(1, None))) <= 1
-    if drop or name != "loop":
+    if drop or (name != "loop" and _rounds_by_place(objective.module.first, batch[0])):
         there = run(query, rows(batch, slice(1, None)), steady=True).secret
         far = float((run(query, batch, steady=True).secret - there).norm())
         assert far > 1.2e-3, "places that are taken for steady would not do"

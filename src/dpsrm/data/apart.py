@@ -8,7 +8,6 @@ because the next record may be written into the same memory.
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from dpsrm.core.users_generators import users_generators_kept
 
 _READING: ContextVar[int] = ContextVar("reading", default=0)
 """Which reading of the records this is: each has other random numbers."""
@@ -40,23 +41,20 @@ def numbers_of_its_own() -> Iterator[Callable[[int], None]]:
     give afterwards does not depend on any record either.
     """
     seed, gpus = _READING.get(), bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-    before_gpus = torch.cuda.get_rng_state_all() if gpus else []
+    before, before_gpus = torch.get_rng_state(), torch.cuda.get_rng_state_all() if gpus else []
 
     def start(position: int) -> None:
         own = int.from_bytes(hashlib.sha256(f"{seed} {position}".encode()).digest()[:8], "little") >> 1
         torch.default_generator.manual_seed(own)
         if gpus:
             torch.cuda.manual_seed_all(own)
-        np.random.seed(own % 2**32)  # noqa: NPY002  (what users' code draws from)
-        random.seed(own)
+        seed_users(own)
 
     try:
-        yield start
+        with users_generators_kept() as seed_users:
+            yield start
     finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        random.setstate(before[2])
+        torch.set_rng_state(before)
         if gpus:
             torch.cuda.set_rng_state_all(before_gpus)
 

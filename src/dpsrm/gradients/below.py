@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch import autograd_function
 from torch._functorch.autograd_function import custom_function_call
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
@@ -43,9 +44,13 @@ RULE = (
     "a torch.autograd.Function or an operator with a vmap rule of its own sees all examples of a batch: give {} "
     f"generate_vmap_rule = True, or no rule, instead of that one, {_LOOP}"
 )
+_SCRIPT = (
+    "scripted code (torch.jit) calls operators that nobody here sees, some of which mix examples: give the Python "
+    f"function itself, {_LOOP}"
+)
 _lock = threading.Lock()
 _inside = 0
-_originals: dict[tuple[type[Any], str], Any] = {}
+_originals: dict[tuple[Any, str], Any] = {}
 _Method = Callable[..., Any]
 
 
@@ -112,17 +117,21 @@ def _end() -> None:
             _originals.clear()
 
 
-def _doors() -> Iterator[tuple[type[Any], str, Any]]:
-    """The methods that what runs below vmap must pass: class, name, and the guarded method."""
+def _doors() -> Iterator[tuple[Any, str, Any]]:
+    """What runs below vmap must pass these methods: class (or torch's file), name, and the guarded method."""
     guarded: list[tuple[type[Any], str, _Method]] = [
         (saved_tensors_hooks, "__enter__", _need_our_hooks),
         (TorchDispatchMode, "__enter__", _need_our_mode),
         (type(custom_function_call), "__call__", _need_no_rule_of_function),
         (OpOverload, "__call__", _need_no_rule_of_operator),
         (OpOverloadPacket, "__call__", _need_no_rule_of_operator),
+        (torch._C.ScriptFunction, "__call__", _refuse_script),
+        (torch._C.ScriptMethod, "__call__", _refuse_script),
     ]
     for kind, name, need in guarded:
         yield kind, name, _after(need, vars(kind)[name])
+    reduced = autograd_function.reductify_leaf
+    yield autograd_function, "reductify_leaf", lambda *args, **kwargs: _own_memory(reduced(*args, **kwargs))
     for kind in _tensor_kinds(Tensor):
         yield kind, "__torch_dispatch__", classmethod(_refuse_tensor)
 
@@ -168,6 +177,16 @@ def _need_no_rule_of_operator(operator: OpOverload[..., Any] | OpOverloadPacket[
         return
     if name.partition(".")[0] in {rule.partition(".")[0] for rule in foreign_rules()}:  # whichever overload
         raise IsolationError(RULE.format(name))
+
+
+def _refuse_script(*_: Any) -> None:
+    """So does scripted code."""
+    raise IsolationError(_SCRIPT)
+
+
+def _own_memory(gradient: Tensor | None) -> Tensor | None:
+    """A gradient that torch has spread over the examples, with memory for each: a function may write into it."""
+    return gradient if gradient is None or 0 not in gradient.stride() else gradient.contiguous()
 
 
 def _refuse_tensor(kind: type[Tensor], *_: Any, **__: Any) -> Any:

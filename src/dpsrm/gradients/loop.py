@@ -11,6 +11,7 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.core.tree import Ragged
+from dpsrm.core.users_generators import set_users_states, users_states
 from dpsrm.gradients.batch import Batch, as_batch, dense, each_example, examples
 from dpsrm.gradients.objective import Objective
 from dpsrm.gradients.places import Draws
@@ -69,9 +70,10 @@ class LoopEngine:
 
     def _gradients(self, points: Sequence[Tensor], one: Batch) -> list[tuple[Tensor, float]]:
         """∇f_i and f_i at every point, with the same random numbers."""
-        state, found = rng_states(), []
+        state, users, found = rng_states(), users_states(), []
         for point_P in points:
             set_rng_states(state)
+            set_users_states(users)
             found.append(self._gradient(point_P, one))
         return found
 

@@ -12,7 +12,7 @@ import copy
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType
@@ -285,6 +285,12 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
     for _, each in wrapped(module):
         each.reshard()  # type: ignore[operator]
     return dict(module.named_parameters())
+
+
+def named_state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by all their names: what is held in two places has two."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
 
 
 def local(tensor: Any) -> Tensor:

@@ -20,7 +20,7 @@ from dpsrm.core.errors import DpsrmError, InputError, IsolationError, need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
 from dpsrm.gradients.borrowed import Borrowed
-from dpsrm.gradients.module_state import Layout, Twins, is_sharded, local, parameters_of, trained_parts
+from dpsrm.gradients.module_state import Layout, Twins, is_sharded, local, named_state, parameters_of, trained_parts
 from dpsrm.gradients.own import Own
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
 from dpsrm.gradients.places import Draws
@@ -62,6 +62,8 @@ class Objective:
     _frozen: dict[str, Tensor] = field(repr=False, kw_only=True)
     _buffers: dict[str, Tensor] = field(repr=False, kw_only=True)
     _entry: dict[str, bytes] = field(repr=False, kw_only=True)
+    known: frozenset[str] = field(repr=False, kw_only=True)
+    """Every name of a parameter or buffer that the module had when this object was made."""
     own: Own = field(repr=False, kw_only=True)
     shards: Shards | None = field(default=None, kw_only=True)
 
@@ -101,7 +103,14 @@ class Objective:
         frozen = {name: p.detach().clone() for name, p in fixed.items() if not is_sharded(p)}
         buffers = {name: buffer.detach().clone() for name, buffer in held.items()}
         entry = {name: _digest(value) for name, value in {**fixed, **buffers}.items()}
-        state: dict[str, Any] = {"_twins": twins, "_frozen": frozen, "_buffers": buffers, "_entry": entry}
+        known = frozenset(name for name, _ in named_state(module))
+        state: dict[str, Any] = {
+            "_twins": twins,
+            "_frozen": frozen,
+            "_buffers": buffers,
+            "_entry": entry,
+            "known": known,
+        }
         own = Own(tuple(module.modules()), {n: t for n, t in {**everything, **held}.items() if not is_sharded(t)})
         return cls(module, loss, layout, way, shards=shards, own=own, **state)
 
@@ -250,10 +259,29 @@ class Objective:
                 "of themselves (a global, a closure); keep such state out of what is trained privately"
             )
 
+    def need_gradient(self, vector_P: Tensor, batch: Batch) -> None:
+        """Refuse losses that do not depend on the parameters by functions that have a gradient, and hooks on these."""
+        with torch.enable_grad(), generators_kept():
+            losses_B = self.losses(vector_P.detach().requires_grad_(), batch)
+        need(
+            losses_B.requires_grad,
+            "the loss must have a gradient in the trained parameters",
+            dtype=losses_B.dtype,
+            remedy="leave out .detach(), no_grad, argmax and whole numbers on the way from the model to its loss",
+        )
+        hooked = [name for name, p in parameters_of(self.module).items() if p.requires_grad and p._backward_hooks]
+        need(
+            not hooked,
+            "hooks on parameters do not run where gradients are found for each example",
+            parameters=hooked,
+            remedy="remove them; let the optimizer (or requires_grad = False, before) decide what moves",
+        )
+
 
 _HINTS = {
     "setup_context": "switch activation checkpointing off, or give your autograd.Function a setup_context",
-    "same dtype": "give model and records one type of numbers: model.float(), or float64 records",
+    "same dtype": "give model and records one type of numbers: model.float(); or, for float64, call "
+    "torch.set_default_dtype(torch.float64) before the records are given",
     "dynamic shape": "run all experts on every example, with a gate of zero for those that are not chosen",
     "control flow": "torch.where instead of a branch; a mask instead of packed sequences",
 }

@@ -32,6 +32,9 @@ class ModelLosses:
     function: Callable[[nn.Module, Batch], Tensor]
 
 
+_SEVERAL = "average (or add) an example's losses over the other dimensions: losses.flatten(1).mean(1)"
+
+
 class Supervised:
     """The losses of a model's outputs for a batch (inputs, targets)."""
 
@@ -101,7 +104,7 @@ class Pass:
             "the loss must give one number per example",
             shape=tuple(losses_B.shape) if isinstance(losses_B, Tensor) else type(losses_B).__name__,
             examples=count,
-            remedy='use reduction="none"',
+            remedy=_SEVERAL if isinstance(losses_B, Tensor) and losses_B.dim() > 1 else 'use reduction="none"',
         )
         return cast(Tensor, losses_B)
 

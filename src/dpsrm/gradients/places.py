@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.tree import mapped
+from dpsrm.core.users_generators import users_generators_kept
 from dpsrm.gradients.batch import Batch
 from dpsrm.gradients.torch_state import rng_states, seed_generators, set_rng_states
 
@@ -70,7 +71,8 @@ class Draws:
 
     Guarantee: what an example that is run by itself draws depends on its place and on where the generators stood at the
     beginning, never on how much another one drew: a branch, packed sequences or sampling by rejection draw as much as
-    an example's values say.
+    an example's values say. That holds for torch's generators and for those of Python and NumPy, which are left as they
+    were.
     """
 
     def __init__(self, *, steady: bool) -> None:
@@ -87,16 +89,17 @@ class Draws:
 
         After the last one they stand, if places are steady, where no example's drawing has put them.
         """
-        if not self._steady:
-            for place in range(count):
-                set_rng_states(self._state)
-                yield place
-            return
         beginning = hashlib.blake2b(b"".join(state.numpy().tobytes() for state in self._state)).digest()
-        for place in range(count):
-            seed_generators(_seed(beginning, place))
-            yield place
-        seed_generators(_seed(beginning, count))
+        with users_generators_kept() as seed_users:
+            for place in range(count):
+                seed_users(_seed(beginning, place if self._steady else 0))
+                if self._steady:
+                    seed_generators(_seed(beginning, place))
+                else:
+                    set_rng_states(self._state)
+                yield place
+        if self._steady:
+            seed_generators(_seed(beginning, count))
 
 
 def _seed(beginning: bytes, place: int) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dpsrm.core.errors import IsolationError
+from dpsrm.gradients.crossing import CROSSING, need_seen
 from dpsrm.gradients.recurrent import RECURRENT
 
 _ATTENTION = (
@@ -94,6 +95,7 @@ _UNEVEN = (torch._standard_gamma, torch._sample_dirichlet, torch.poisson, torch.
 REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.multi_head_attention_forward: attention,
     **RECURRENT,
+    **CROSSING,
     **dict.fromkeys(_UNEVEN, _uneven),
 }
 """What runs instead of a function."""
@@ -106,5 +108,6 @@ class Rewriting(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run `func`, or its rewrite."""
+        need_seen(func)
         result = REWRITES[func](*args, **(kwargs or {})) if func in REWRITES else NotImplemented
         return func(*args, **(kwargs or {})) if result is NotImplemented else result

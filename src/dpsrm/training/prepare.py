@@ -159,6 +159,7 @@ def need_isolated(objective: Objective, records: RecordSource, *, performance: P
     theta_P = objective.theta()
     first, last = (on_device(records.take(np.array([at])), theta_P.device) for at in (0, len(records) - 1))
     objective.refuse_memory(theta_P, first, last)
+    objective.need_gradient(theta_P, first)
     written = objective.discarded(theta_P, first)
     if written:
         _log.warning(

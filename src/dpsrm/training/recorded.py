@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from io import RawIOBase
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import save_model
 from torch import nn
@@ -214,14 +214,35 @@ def _name_of(chosen: Engine) -> str:
 
 
 def _save_model(objective: Objective, folder: RunFolder) -> None:
-    """The module's state as safetensors, whole or not at all; parameters it shares are stored once."""
+    """The module's state as safetensors, whole or not at all; parameters it shares are stored once.
+
+    What came into the module while it was trained (a buffer of statistics, say) is no release, so it is left out.
+    """
+    later = sorted(objective.module.state_dict().keys() - objective.known)
+    if later:
+        _log.warning(
+            "%s came into the module while training: left out, because nobody charged for it", ", ".join(later)
+        )
     if objective.shards is not None:
         write_atomically(folder.model, pieces(objective))
         return
     beside = folder.model.with_name(folder.model.name + ".part")
-    save_model(objective.module, str(beside))
+    save_model(cast(nn.Module, _Known(objective)), str(beside))
     write_atomically(folder.model, beside.read_bytes())
     beside.unlink()
+
+
+class _Known:
+    """A module's state without what it did not have when the run was prepared."""
+
+    def __init__(self, objective: Objective) -> None:
+        """Of the user's module."""
+        self._objective = objective
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `nn.Module.state_dict`."""
+        state = self._objective.module.state_dict()
+        return {name: value for name, value in state.items() if name in self._objective.known}
 
 
 def _note(progress: Progress, journal: RawIOBase) -> None:

@@ -31,7 +31,7 @@ def pieces(objective: Objective) -> Iterator[bytes | memoryview]:
     """The file, one tensor after the other: the head's length, the head, then all numbers, long types first."""
     module = objective.module
     state = {**parameters_of(module), **dict(module.named_buffers())}
-    kept = module.state_dict().keys()
+    kept = module.state_dict().keys() & objective.known
     names = sorted((name for name in state if name in kept), key=lambda name: (-state[name].element_size(), name))
     head, end = {}, 0
     for name in names:

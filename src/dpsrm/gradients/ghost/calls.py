@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from dpsrm.core.errors import need
+from dpsrm.core.errors import IsolationError, need
 from dpsrm.gradients.ghost.rules import Rule
 from dpsrm.gradients.ghost.tap import Tapped, tap
 from dpsrm.gradients.ghost.terms import Rows, Term
@@ -19,6 +19,10 @@ Key = tuple[str, tuple[str, ...], int]
 """Which call: its function's rule, the parameters it uses, and how many such calls came before."""
 
 _CHANGED = "a layer's input must not be changed in place later"
+_WRITTEN = (
+    "what an example makes of the parameter {} must not be changed in place: the examples share its memory; make a new "
+    'tensor (masked_fill instead of masked_fill_), or use performance.engine = "loop"'
+)
 
 
 @dataclass
@@ -97,12 +101,27 @@ class Copied(Tapped):
     """
 
     key: Key = field(kw_only=True)
+    held: Tensor | None = None
+    before: Tensor | None = None
+    version: int = 0
 
     def saw(self, output: Tensor, inputs: list[Tensor | None]) -> Tensor:
-        """Ask for the copies' gradients."""
+        """Ask for the copies' gradients; all copies lie in the same memory."""
+        self.held, self.version = output.detach(), output._version
+        self.before = self.held[:1].clone()
         output = output.detach().requires_grad_()
         self.place = get_gradient_edge(output)
         return output
+
+    def need_unchanged(self) -> None:
+        """Refuse a copy that an example wrote into, by whatever way: all others would have read it."""
+        if self.held is None or self.before is None:
+            return
+        now, then = self.held[:1], self.before
+        same = bool(((now == then) | ((now != now) & (then != then))).all())
+        if not same or self.held._version != self.version:
+            raise IsolationError(_WRITTEN.format(self.key[1][0]))
+        self.held = self.before = None
 
     def terms(self) -> dict[str, Term]:
         """The gradients as they came."""

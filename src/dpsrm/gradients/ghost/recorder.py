@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from dpsrm.gradients.crossing import need_seen
 from dpsrm.gradients.ghost.calls import Call, Copied, Key
 from dpsrm.gradients.ghost.derived import RANDOM, Derived
 from dpsrm.gradients.ghost.kept import Kept, Shown
@@ -62,6 +63,7 @@ class Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run `func`: as it is, unless it uses a parameter or something else runs in its place."""
+        need_seen(func)
         if not kwargs and func not in _SPECIAL and not self._uses(args):
             return func(*args)
         return self._run(func, args, kwargs or {})

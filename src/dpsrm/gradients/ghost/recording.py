@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.tree import Bundles, leaves
+from dpsrm.gradients.back import gradients_at
 from dpsrm.gradients.batch import Batch, examples
 from dpsrm.gradients.ghost.calls import Call, Copied
 from dpsrm.gradients.ghost.derived import Derived
@@ -102,6 +103,8 @@ def _settle(recorder: Recorder, first: Recording | None, examples: int) -> None:
             if isinstance(other, Call):
                 call.share(other)
             call.settle()
+        else:
+            call.need_unchanged()
     recorder.derived.settle(_terms(recorder.calls), examples)
 
 
@@ -133,7 +136,7 @@ def _backward(recorder: Recorder, losses_B: Tensor, own: Own) -> tuple[str, ...]
     tapped = [call for call in recorder.calls if call.place is not None]
     parameters = recorder.derived.parameters
     places = [*(call.place for call in tapped), *parameters.values(), *own.trained.values()]
-    found = torch.autograd.grad(losses_B.sum(), places, allow_unused=True)  # type: ignore[arg-type]
+    found = gradients_at(losses_B, places)
     for call, gradient in zip(tapped, found, strict=False):
         call.place, call.grad = None, gradient
     rest = found[len(tapped) :]
