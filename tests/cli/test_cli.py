@@ -111,11 +111,12 @@ def test_a_reference_is_trained_only_on_request(table, tmp_path, answer):
         (["--target", "illness"], ["illness", "age", "job"]),
         (["--method", "magic"], ["magic", "srm"]),
         (["--data", "nowhere.csv"], ["nowhere.csv"]),
-        (["--data", "."], ["folder"]),
+        (["--data", "."], ["folder", "ImageFolder"]),
+        (["--budget", "nowhere.budget"], ["no such budget", "nowhere.budget", "dpsrm budget init FILE"]),
         (["--schema", "nowhere.toml"], ["nowhere.toml"]),
         (["--set", "training.batch"], ["section.name=value"]),
         (["--set", "training.speed=9"], ["speed", "batch"]),
-        (["--classes", "sick,well"], ["sick"]),
+        (["--classes", "sick,well"], ["sick", "correct the cell, or add it to --classes"]),
         (["--seed", "-3"], ["seed", "-3"]),
     ],
 )
@@ -134,6 +135,7 @@ def test_bad_input_is_one_line_exit_2_and_leaves_nothing(table, tmp_path, change
         ("ragged.csv", "a,y\n1,0\n1,0,1\n", ["3"]),
         ("empty.csv", "", []),
         ("labels.csv", "a,y\n1,maybe\n", ["maybe", "--classes"]),
+        ("table.txt", "a,ill\n1,0\n", ["name the file .csv"]),
         ("svm.txt", "+1 1:0.5 0:2\n", []),
         ("svm.txt", "+1 1:inf\n", ["inf"]),
         ("noise.txt", "\x00\x01\x02", []),
@@ -141,7 +143,7 @@ def test_bad_input_is_one_line_exit_2_and_leaves_nothing(table, tmp_path, change
 )
 def test_bad_files_are_one_line_exit_2(tmp_path, name, text, words, dpsrm):
     (tmp_path / name).write_text(text)
-    target = ["--target", "y"] if name.endswith(".csv") else []
+    target = ["--target", text.splitlines()[0].split(",")[-1] if text else "y"] if "svm" not in name else []
     result = dpsrm(
         "train", "--data", tmp_path / name, *target, "--epsilon", 1, "--delta", 1e-5, "--out", tmp_path / "run"
     )
@@ -149,6 +151,19 @@ def test_bad_files_are_one_line_exit_2(tmp_path, name, text, words, dpsrm):
     assert "Traceback" not in result.stderr
     assert all(word in result.stderr for word in words), result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_training_asks_for_records(dpsrm):
+    result = dpsrm("train", "--target", "y", "--epsilon", 1, "--delta", 1e-5)
+    assert (result.code, result.stderr) == (2, "dpsrm: there must be records to train on; give --data FILE\n")
+
+
+def test_a_folder_may_have_any_name(table, tmp_path, dpsrm, monkeypatch):
+    """What looks like markup is shown as it is, and does not stop the command after training."""
+    monkeypatch.chdir(tmp_path)
+    result = dpsrm(*train_arguments(table, "x[/b]"), "--set", "training.steps=2")
+    assert result.code == 0, result.stderr
+    assert "Run folder: x[/b] (publishable" in result.stdout
 
 
 def test_text_in_a_number_column_of_the_schema(table, tmp_path, dpsrm):
@@ -252,7 +267,7 @@ def test_plan_shows_what_the_theorems_promise(answer, dpsrm, tmp_path):
 
 
 def test_plan_compares_choices_and_draws_them(answer, dpsrm, tmp_path):
-    goal = ["plan", "--n", 5000, "--epsilon", 1, "--delta", 1e-5, "--batches", "100,1000"]
+    goal = ["plan", "--n", 5000, "--epsilon", 1, "--delta", 1e-5, "--batches", "100,1000", "--accountants", "all"]
     body = answer(*goal, "--plot", tmp_path / "plan.png", "--tries", 5)
     noise = {(r["batch"], r["sampling"], r["accountant"]): r["noise_multiplier"] for r in body["rows"]}
     for batch in (100, 1000):
@@ -356,11 +371,14 @@ def test_an_interrupted_run_is_resumed_by_one_command(table, tmp_path, dpsrm, an
         stopped = dpsrm(*train_arguments(table, tmp_path / "run"), *options)
         assert stopped.code != 0
         assert f"dpsrm train --resume {tmp_path / 'run'}" in stopped.stderr
+        assert "Training with srm" in stopped.stderr
     refused = dpsrm("train", "--resume", tmp_path / "run", "--epsilon", "9")
     assert refused.code == 2
     assert "--epsilon" in refused.stderr
-    body = answer("train", "--resume", tmp_path / "run")
-    assert body["test"] == whole["test"]
+    told = dpsrm("train", "--resume", tmp_path / "run", "--json")
+    assert f"Going on with {tmp_path / 'run'}" in told.stderr
+    assert "Training with" not in told.stderr
+    assert json.loads(told.stdout)["test"] == whole["test"]
     names = ("model.safetensors", "ledger.jsonl", "certificate.md", "config.toml")
     assert all((tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)
     again = dpsrm("train", "--resume", tmp_path / "run")

@@ -108,13 +108,28 @@ def test_what_is_given_wins(tmp_path, answer, libsvm, given, kept):
 def test_what_is_used_is_told_where_a_part_was_given(dpsrm, libsvm):
     told = dpsrm(*libsvm, "--set", "training.batch=300")
     assert "Training with srm: 100 steps of 300 records, learning rate 1." in told.stderr
+    assert "what is left out has its usual value" in told.stderr
     assert "Chosen" not in told.stderr
 
 
 def test_plan_has_a_row_for_the_default_and_names_a_method(dpsrm, answer):
     sizes = ["plan", "--n", 32561, *BUDGET, "--accountants", "rdp"]
     assert [(row["batch"], row["steps"]) for row in answer(*sizes)["rows"]][-1] == (2048, 771)
-    assert "--method srm --set training.batch=B --set training.epochs=10" in dpsrm(*sizes).stderr
+    assert "--method sgd --set training.batch=B --set training.epochs=10" in dpsrm(*sizes).stderr
+
+
+def test_plan_asks_one_accountant_unless_told(answer):
+    rows = answer("plan", "--n", 500, *BUDGET, "--batches", "100")["rows"]
+    assert [(row["sampling"], row["accountant"]) for row in rows] == [("poisson", "pld"), ("wor", "pld")]
+
+
+def test_methods_say_what_is_taken_where_nothing_is_named(dpsrm, libsvm):
+    """As test_what_is_left_out_is_chosen_and_told and test_what_is_used_is_told_where_a_part_was_given find it."""
+    told = dpsrm("methods")
+    words = " ".join(told.stdout.split())
+    assert "Name neither a method nor a training setting, and you get sgd" in words
+    assert "Name training settings but no method, and you get srm" in words
+    assert "--method srm" not in told.stderr
 
 
 def test_plan_tells_the_default(dpsrm):

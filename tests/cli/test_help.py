@@ -32,6 +32,25 @@ def test_every_help_has_an_example_with_options_that_exist(path):
     assert set(re.findall(r"--[a-z-]+", example)) <= known
 
 
+def test_extras_keep_their_brackets(dpsrm):
+    words = " ".join(dpsrm("bench", "gradients", "--help").stdout.split())
+    assert "(pip install '.[compare]')" in words
+
+
+def test_reproduce_lists_the_problems_that_it_knows(dpsrm):
+    refused = dpsrm("reproduce", "nothing")
+    assert refused.code == 2
+    known = refused.stderr.partition("must be one of ")[2].partition(";")[0].split(", ")
+    (problem,) = (each for each in COMMANDS["reproduce",].params if each.name == "problem")
+    assert {"a9a", "features-cifar10", "features", "rates", "accountants", "does-it-help"} <= set(known)
+    assert set(re.findall(r"[a-z][a-z0-9-]+", problem.help)) - {"these", "three"} == set(known)
+
+
+def test_the_example_of_a_setting_leaves_the_rest_to_be_chosen(dpsrm):
+    """training.batch=500 alone would change method and schedule, too."""
+    assert "model.kind=mlp" in " ".join(dpsrm("train", "--help").stdout.split())
+
+
 @pytest.mark.parametrize("place", [0, 2, 4])
 def test_quiet_may_stand_anywhere(dpsrm, place):
     full = ["calibrate", "--n", "100", "--batch", "10", "--steps", "5", "--epsilon", "1", "--delta", "1e-3"]

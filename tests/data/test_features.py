@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from conftest import SHARED
 from dpsrm.core.errors import InputError
@@ -186,6 +187,47 @@ def test_features_are_kept_for_their_owner_and_found_again(tmp_path, monkeypatch
     monkeypatch.setattr(features, "RULES", features.RULES + 1)
     ImageFeatures(kind="hog", cache=tmp_path / "kept", track=track).of(pixels)
     assert len(titles) == 3
+
+
+def test_kept_features_that_are_not_what_was_written_are_made_again(tmp_path, caplog):
+    """Another file's, a changed number, a file cut short, one without a digest: none is ever used."""
+    maker = ImageFeatures(kind="hog", cache=tmp_path)
+    one, other, longer = images(5), images(5, seed=1), images(7)
+    wanted = maker.of(one)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    assert len(path.stem) == len("hog-") + 64, "all of the SHA-256"
+    elsewhere = {maker._kept_at(pixels): maker.of(pixels) for pixels in (other, longer)}
+    changed = bytearray(whole)
+    changed[-2000] ^= 1
+    plain = tmp_path / "plain"
+    save_file({"features": torch.zeros(wanted.shape).half()}, plain)
+    empty = tmp_path / "empty"
+    save_file({"others": torch.zeros(1)}, empty)
+    save_file({"features": torch.zeros(wanted.shape).bfloat16()}, tmp_path / "brain", metadata={"sha256": "0"})
+    files = (*elsewhere, plain, empty, tmp_path / "brain")
+    for wrong in (*(each.read_bytes() for each in files), changed, whole[:1000], b"", b"x" * 300):
+        path.write_bytes(wrong)
+        caplog.clear()
+        assert torch.equal(maker.of(one), wanted)
+        assert len(caplog.messages) == 1
+        assert "made again" in caplog.text
+        assert path.read_bytes() == whole
+    caplog.clear()
+    assert torch.equal(maker.of(one), wanted)
+    assert not caplog.messages
+
+
+def test_a_linked_folder_keeps_its_mode(tmp_path):
+    """Who made a link there may share what it leads to."""
+    target = tmp_path / "target"
+    target.mkdir(mode=0o755)
+    target.chmod(0o755)
+    (tmp_path / ".dpsrm-features").symlink_to(target)
+    ImageFeatures(kind="hog", cache=tmp_path / ".dpsrm-features").of(images(1))
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+    (file,) = target.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_order_of_classes_is_the_users():
         (["1", "?"], None, ["row=2", "?", "label"]),
         (["1", None], None, ["row=2"]),
         (["-1", "0", "1"], None, ["one pair", "--classes"]),
-        (["a", "d"], ["a", "b"], ["row=2", "'d'", "a, b"]),
+        (["a", "d"], ["a", "b"], ["row=2", "'d'", "a, b", "correct the cell, or add it to --classes"]),
         (["a"], ["a"], ["at least two"]),
         (["a"], ["a", "a"], ["differ"]),
         (["a"], ["1", "1.0"], ["differ"]),

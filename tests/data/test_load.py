@@ -107,7 +107,7 @@ def test_descriptions_are_json_and_without_none(folder):
     ("name", "options", "words"),
     [
         ("none.csv", {}, ["exists", "none.csv"]),
-        ("", {}, ["folder"]),
+        ("", {}, ["folder", "dpsrm.data.ImageFolder in Python (docs/scaling.md)"]),
         ("train.csv", {}, ["target", "age, job, sick"]),
         ("train.csv", {"target": "ill"}, ["'ill'", "age, job, sick"]),
         ("train.csv", {"target": "job"}, ["'nurse'", "row=1", "--classes"]),
@@ -115,7 +115,7 @@ def test_descriptions_are_json_and_without_none(folder):
         ("train.csv", {"target": "sick", "features": 3}, ["features=3"]),
         ("train.csv", {"target": "age", "schema": "schema.toml"}, ["missing='age'"]),
         ("train.csv", {"target": "sick", "schema": "none.toml"}, ["schema", "none.toml"]),
-        ("train.svm", {"target": "sick"}, ["'sick'", "tables"]),
+        ("train.svm", {"target": "sick"}, ["'sick'", "tables", "name the file .csv if it is a table"]),
         ("train.svm", {"features": 2}, ["index=3", "line=1"]),
         ("train.npz", {"features": 2}, ["features=2"]),
         ("schema.toml", {}, ["line=3", ".csv"]),

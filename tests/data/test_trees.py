@@ -106,8 +106,9 @@ def test_no_record_has_the_shape_of_one():
 @pytest.mark.parametrize(
     ("collate", "words"),
     [
-        (lambda records: {"n": len(records)}, "tree of tensors"),
-        (lambda records: torch.zeros(7, 2), "row per record"),
+        (lambda records: {"n": len(records)}, "tree of tensors.*key='n', type='int'"),
+        (lambda records: {"x": torch.zeros(1), "name": ["ann"]}, "key='name', type='str'"),
+        (lambda records: torch.zeros(7, 2), r"row per record.*shape=\(7, 2\)"),
         (lambda records: torch.stack([record["ids"] for record in records]), "to collate"),
     ],
 )

@@ -47,7 +47,10 @@ def test_no_id_of_a_list_merges_others(other):
         ["Jos\u00e9", "Jose\u200b\u0301"],
         ["A12", "A12\u200b"],
         ["A12", "\ufeffA12", "A\u00ad12", "\u202aA12\u202c", "\uff2112"],
-        ["12", 12, "1\u200b2", "\uff11\uff12", " 12\u00a0"],
+        ["12", 12, "1\u200b2", "\uff11\uff12", " 12\u00a0", "1\ufe0f2", "12\x00"],
+        ["ann", "ann\ufe0f", "ann\u034f", "ann\u180b", "a\u115fnn", "a\u1160nn", "ann\U000e0100", "ann\u17b4"],
+        ["ann", "an\x07n", "an\x00n", "ann\u2800", "ann\x7f", "an\x9bn", "ann\u3164", "ann\uffa0", "ann\ufff1"],
+        ["ann lee", "ann  lee", "ann\tlee", "ann\r\nlee", " ann \u200b lee ", "ann\u3000lee", "ann\u2028lee"],
     ],
 )
 def test_a_person_is_not_split_by_how_unicode_spells_them(ids):
@@ -55,6 +58,10 @@ def test_a_person_is_not_split_by_how_unicode_spells_them(ids):
         assert len(Units.of(given)) == 1
     if all(isinstance(each, str) for each in ids):
         assert len(Units.of(np.array(ids))) == 1
+
+
+def test_words_are_not_joined_and_letters_not_lost():
+    assert len(Units.of(["ann lee", "annlee", "ann-lee", "ann_lee", "\u0e01\u0e33", "\u0e01", "\u2801", "\u1100"])) == 8
 
 
 def test_upper_and_lower_case_are_two():
@@ -67,7 +74,7 @@ def test_the_number_of_an_id_in_its_one_spelling_is_as_ever():
     assert Units.of(["José 7b"]).keys.tolist() == [int.from_bytes(plain, "little")]
 
 
-@pytest.mark.parametrize("bad", [None, float("nan"), "", "  ", "NA", np.nan, "\u200b", " \ufeff"])
+@pytest.mark.parametrize("bad", [None, float("nan"), "", "  ", "NA", np.nan, "\u200b", " \ufeff", "\u2800", "\x00"])
 def test_a_missing_id_is_an_error(bad):
     for ids in (["a", bad], np.array(["a", bad], dtype=object)):
         with pytest.raises(InputError, match=r"every record must have an id.*row=1"):

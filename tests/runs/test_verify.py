@@ -49,6 +49,15 @@ def test_training_and_verify_name_the_same_head(run, honest_run):
         verify(run, expect=honest_run.head[:20])
 
 
+def test_an_inner_link_is_not_called_tampering(run):
+    """The certificate quotes the link before the closing line; whoever copies that is told what it is."""
+    ledger = read_ledger(run / "ledger.jsonl")
+    count, link = ledger.charged
+    assert f"link before the closing line `{link}`" in (run / "certificate.md").read_text()
+    (problem,) = verify(run, expect=link).problems
+    assert f"that is an inner link (line {count} of {ledger.lines}); compare with the head" in problem
+
+
 def change(path, old, new):
     text = path.read_bytes()
     assert old in text
@@ -235,6 +244,12 @@ def test_a_missing_file_is_a_problem_not_a_crash(run):
 def test_no_run_at_all_is_bad_input(tmp_path):
     with pytest.raises(InputError, match="folder"):
         verify(tmp_path / "nothing")
+
+
+def test_a_folder_of_runs_is_bad_input(run):
+    """As `dpsrm report` says it."""
+    with pytest.raises(InputError, match=r"a run is a folder with a ledger.*give the folder of --out"):
+        verify(run.parent)
 
 
 def test_noise_smaller_than_charged_cannot_be_written_in(run):

@@ -95,6 +95,7 @@ def test_predict_equals_the_model_in_memory(tmp_path, dpsrm, kind, classes, mode
     next(tmp_path.glob("train.*")).unlink()
     (tmp_path / "schema.toml").unlink()
     loaded = load_run(tmp_path / "published")
+    assert loaded.epsilon == run.epsilon
     for file in (labelled, bare):
         assert torch.equal(loaded.outputs(file), wanted)
     wide = torch.cat([torch.zeros_like(wanted), wanted], 1) if classes == 2 else wanted

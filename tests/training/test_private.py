@@ -104,6 +104,24 @@ def test_the_users_own_model_moves_with_every_step_and_keeps_its_names(tmp_path)
     assert torch.equal(load_file(tmp_path / "run/model.safetensors")["0.weight"], seen[-1])
 
 
+def test_what_is_printed_has_no_private_number(tmp_path):
+    run = private(tmp_path / "run")
+    seen = run.step(next(iter(run.data_loader)))
+    assert repr(seen) == str(seen) == "Progress(step 1 of 11)"
+    assert repr(run) == f"PrivateTraining({str(tmp_path / 'run')!r}, 1 steps made)"
+
+
+def test_finish_puts_the_output_back(tmp_path):
+    model = network()
+    run = private(tmp_path / "run", model=model)
+    go(run)
+    with torch.no_grad():
+        model[0].weight.zero_()
+    run.finish()
+    assert torch.equal(load_file(tmp_path / "run/model.safetensors")["0.weight"], model[0].weight)
+    assert model[0].weight.abs().sum() > 0
+
+
 def test_schedulers_and_epochs(tmp_path):
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)

@@ -231,6 +231,13 @@ def test_anything_else_never_gets_this_runs_noise(tmp_path, change):
     assert verify(run).ok
 
 
+def test_other_data_are_blamed_before_the_module(tmp_path):
+    """Other data often come with another module; the data are what to put right."""
+    run = interrupted(tmp_path, 5)
+    with pytest.raises(ResumeError, match="the data must be the same"):
+        resume(run, *other_loss(*changed_data(*parts())))
+
+
 def test_the_same_records_in_another_form_do_not_get_it_either(tmp_path):
     """Sums of dense and of sparse records differ in their last bits."""
     run = interrupted(tmp_path, 5, kind="logistic")

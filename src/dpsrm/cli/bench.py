@@ -44,7 +44,7 @@ def gradients(
     plot: Annotated[Path | None, typer.Option(help="Draw the ratios into this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Clipped sums at two points and at one: ours, torch.func, Opacus (pip install 'dpsrm[compare]'), plain passes.
+    """Clipped sums at two points and at one: ours, torch.func, Opacus (pip install '.\\[compare]'), plain passes.
 
     Example: dpsrm bench gradients --model cnn4 --batch 512 --json
     """

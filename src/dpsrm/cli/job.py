@@ -276,6 +276,16 @@ def new_out(run: Path | None, name: str, *, overwrite: bool) -> Path:
     return out
 
 
+def need_budget(file: str | None) -> None:
+    """Refuse a shared budget that is not there, before any data is read; ranks beside the first may not have it."""
+    need(
+        file is None or os.environ.get("RANK", "0") != "0" or Path(file).exists(),
+        "no such budget",
+        budget=file,
+        remedy="make it: dpsrm budget init FILE --epsilon … --delta …",
+    )
+
+
 def default_out(name: str) -> Path:
     """A run folder that does not exist yet, named after the data and the time; under torchrun, when that started.
 

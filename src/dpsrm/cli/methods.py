@@ -6,6 +6,11 @@ from rich.table import Table
 
 from dpsrm.cli.show import Json, next_step, out, print_json
 
+WHO = (
+    "Name neither a method nor a training setting, and you get sgd with steps chosen by rule: plain ones for linear "
+    "models, dp-adam for networks. Name training settings but no method, and you get srm."
+)
+
 
 def methods(as_json: Json = False) -> None:
     """List the methods.
@@ -32,4 +37,5 @@ def methods(as_json: Json = False) -> None:
     for row in rows:
         table.add_row(*(str(value) for value in list(row.values())[:-1]))
     out.print(table)
-    next_step("train with one", "dpsrm train --data FILE --target COLUMN --epsilon 1 --delta 1e-5 --method srm")
+    out.print(WHO, highlight=False)
+    next_step("train, or add --method NAME", "dpsrm train --data FILE --target COLUMN --epsilon 1 --delta 1e-5")

@@ -18,6 +18,9 @@ from dpsrm.cli.show import Json, err, next_step, out, print_json
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.events import Adjacency
 
+ALL = "pld,rdp,paper"
+"""The accountants that `--accountants all` compares, in several times the time of pld alone."""
+
 
 def plan(
     n: Annotated[int, typer.Option("--n", help="Number of records.")],
@@ -25,7 +28,7 @@ def plan(
     delta: Annotated[float, typer.Option(help="δ, e.g. 1e-5.")],
     epochs: Annotated[float, typer.Option(help="Passes over the data, counted in records drawn.")] = 10.0,
     batches: Annotated[str, typer.Option(help="Batch sizes, e.g. 100,500,2000; by default n/512 … n/8.")] = "",
-    accountants: Annotated[str, typer.Option(help="Accountants to compare.")] = "pld,rdp,paper",
+    accountants: Annotated[str, typer.Option(help="Which to compare: pld,rdp,rdp9,paper, or all.")] = "pld",
     adjacency: Annotated[Adjacency, typer.Option(help="Which datasets are neighbours.")] = Adjacency.REPLACE_ONE,
     tries: Annotated[int, typer.Option(help="Also: ε if the best of about this many runs is chosen.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write a plot to this PNG or SVG file.")] = None,
@@ -59,6 +62,7 @@ def plan(
         plan_rates(constants, batches=batches, beta=beta, plot=plot, as_json=as_json)
         return
     need(0 < epochs < math.inf, "epochs must be positive", epochs=epochs)
+    accountants = ALL if accountants == "all" else accountants
     choices = [
         Candidate(
             n=n, batch=b, steps=max(1, round(epochs * n / b)), sampling=s, accountant=name.strip(), adjacency=adjacency
@@ -85,7 +89,7 @@ def plan(
     if not batches:
         out.print("last: what train chooses for two classes, with its own number of steps")
     out.print(_default(n, epsilon, delta, adjacency))
-    given = f"--epsilon {epsilon:g} --delta {delta:g} --method srm"
+    given = f"--epsilon {epsilon:g} --delta {delta:g} --method sgd"
     choice = f"--set training.batch=B --set training.epochs={epochs:g}"
     next_step("leave the choice to train, or train with one of these", f"dpsrm train … {given} {choice}")
     if chosen is not None:

@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from dpsrm.experiments.tables import TableRow
 
 _Kind = TypeVar("_Kind", str, float)
+_MORE = ("features", "rates", "accountants", "does-it-help")
+"""What can be reproduced beside single problems; features are all problems named features-…"""
 
 
 def reproduce(
     problem: Annotated[
         str,
         typer.Argument(
-            help="a9a, ijcnn1, mnist, cifar10-cnn5, cifar10-cnn6, features, rates, accountants, does-it-help."
+            help="a9a, ijcnn1, mnist, cifar10-cnn5, cifar10-cnn6, features-mnist, features-fashion-mnist, "
+            "features-cifar10, features (these three), rates, accountants, does-it-help."
         ),
     ],
     data_dir: DataDir = None,
@@ -55,9 +58,12 @@ def reproduce(
         need_extra(package, extra="experiments")
     from dpsrm.data.public import data_folder
     from dpsrm.experiments.images import FEATURE_SETS
+    from dpsrm.experiments.problems import ABOUT
     from dpsrm.experiments.reproduction import Reproduction, publish
     from dpsrm.experiments.runner import Lab
 
+    known = (*ABOUT, *_MORE)
+    need(problem in known, f"the problem must be one of {', '.join(known)}", problem=problem)
     need(trials is None or trials >= 1, "trials must be 1 or more", trials=trials)
     where, run = docs or results / "report", not from_results
     if problem == "rates":

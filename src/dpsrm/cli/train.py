@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsrm.accounting.guarantee import rounded_up
-from dpsrm.cli.show import Json, err, metrics_table, next_step, out, print_json, show_head, track
+from dpsrm.cli.show import Json, err, metrics_table, next_step, out, plain_text, print_json, show_head, track
 from dpsrm.core.errors import DpsrmError, InputError, need
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Go on with this interrupted run; takes no settings.")] = None,
     moved: Annotated[bool, typer.Option(help="With --resume: no other copy of that folder goes on.")] = False,
     change: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting: section.name=value, e.g. training.batch=500.")
+        list[str] | None, typer.Option("--set", help="Any setting: section.name=value, e.g. model.kind=mlp.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -60,7 +60,7 @@ def train(
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
     given = dict(locals())
-    from dpsrm.cli.job import joined, new_out, run_job
+    from dpsrm.cli.job import joined, need_budget, new_out, run_job
     from dpsrm.core.files import read_toml
     from dpsrm.training import config_from
 
@@ -76,12 +76,17 @@ def train(
     sections |= {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
     for text in change or []:
         _set(sections, text)
+    place = sections.get("data", {})
+    need(not isinstance(place, dict) or "path" in place, "there must be records to train on", remedy="give --data FILE")
     told = config_from(sections)
     rate = None if "learning_rate" in sections.get("training", {}) else REGRESSION_MLP_RATE
     with joined():
         name = Path(told.data.path).stem
         folder = resume if resume is not None else new_out(run, name, overwrite=overwrite)
+        if resume is None:
+            need_budget(told.settings.budget)
         job = _job(told, folder, overwrite=overwrite, reference=reference, mlp_rate=rate)
+        _tell_start(job, told, resuming=resume is not None)
         outcome = run_job(replace(job, moved=moved), resuming=resume is not None)
     if out.quiet:
         return  # another rank speaks
@@ -122,7 +127,7 @@ def _set(sections: dict[str, Any], text: str) -> None:
 
     path, equals, value = text.partition("=")
     section, dot, name = path.partition(".")
-    need(bool(equals), "--set takes section.name=value", got=text, remedy="e.g. --set training.batch=500")
+    need(bool(equals), "--set takes section.name=value", got=text, remedy="e.g. --set model.kind=mlp")
     if dot:
         _fill(sections, section, **{name: parse_value(value)})
     else:
@@ -152,8 +157,6 @@ def _job(config: Config, run: Path, *, overwrite: bool, reference: bool, mlp_rat
         records, place = scaled(records), replace(place, normalise=True)
     model = _model_for(config.model, records, place.task)
     settings = _settings_for(_chosen(config.settings, model, records), model, records, mlp_rate)
-    if settings.method is config.settings.method:
-        _tell_given(settings, records.n)
     return TrainingJob(
         records=records,
         test=None if place.test is None else _test(place.test, records),
@@ -227,6 +230,14 @@ def _chosen(settings: Settings, model: Model, records: Loaded) -> Settings:
     return found
 
 
+def _tell_start(job: TrainingJob, told: Config, *, resuming: bool) -> None:
+    """Before the bar: which run goes on; or what a new one is trained with, unless `_chosen` has said so."""
+    if resuming:
+        err.print(f"Going on with {plain_text(job.out)}", highlight=False, soft_wrap=True)
+    elif job.settings.method is told.settings.method:
+        _tell_given(job.settings, job.records.n)
+
+
 def _tell_given(settings: Settings, n: int) -> None:
     """One line that says what is trained with, where the user chose a part of it and so all of it."""
     t, method = settings.training, settings.method
@@ -235,8 +246,8 @@ def _tell_given(settings: Settings, n: int) -> None:
     schedule = t.schedule(n, fixed=method.batch_for(n))
     err.print(
         f"Training with {method.name}: {schedule.steps} steps of {schedule.batch} records, learning rate "
-        f"{t.learning_rate:g}{'' if t.optimizer == 'constant' else f' of {t.optimizer}'}. Who names a method or a "
-        "setting of training names all of them; what is left out is usual, not chosen for n, ε and δ.",
+        f"{t.learning_rate:g}{'' if t.optimizer == 'constant' else f' of {t.optimizer}'}. Once a method or a "
+        "training setting is named, what is left out has its usual value, not one chosen for n, ε and δ.",
         highlight=False,
         soft_wrap=True,
     )
@@ -254,6 +265,6 @@ def _show(outcome: Outcome) -> None:
         )
     if outcome.metrics:
         out.print(metrics_table("on the test records (not private: do not publish)", outcome.metrics))
-    out.print(f"Run folder: {folder.path} (publishable, except {folder.private.name}/)", soft_wrap=True)
+    out.print(f"Run folder: {plain_text(folder.path)} (publishable, except {folder.private.name}/)", soft_wrap=True)
     show_head(run.head)
     next_step("read the report, and show it to others", f"dpsrm report {folder.path} --open")

@@ -112,10 +112,26 @@ class DatasetRecords:
                 raise
             kind = type(self.dataset).__name__
             raise InputError(f"records must be alike, to collate them; got {kind}: {str(error)[:200]}") from error
-        tensors = leaves(batch)
-        right = all(isinstance(tensor, Tensor) and tensor.shape[:1] == (len(records),) for tensor in tensors)
-        need(right and len(tensors) > 0, "a batch is a tree of tensors with a row per record", remedy=_ADVICE)
+        wrong = _first_wrong(batch, len(records))
+        some = len(leaves(batch)) > 0
+        need(some and not wrong, "a batch is a tree of tensors with a row per record", remedy=_ADVICE, **wrong)
         return batch
+
+
+def _first_wrong(batch: Any, rows: int) -> dict[str, object]:
+    """The first key (or place) of a batch where there is no tensor with `rows` rows, and what is there; {} if none.
+
+    >>> _first_wrong({"x": torch.ones(2, 3), "name": ["ann", "bob"]}, 2)
+    {'key': 'name', 'type': 'str'}
+    """
+    parts = batch if isinstance(batch, (list, tuple)) else [batch]
+    for key, part in batch.items() if isinstance(batch, Mapping) else enumerate(parts):
+        for leaf in leaves(part):
+            if not isinstance(leaf, Tensor):
+                return {"key": key, "type": type(leaf).__name__}
+            if leaf.shape[:1] != (rows,):
+                return {"key": key, "shape": tuple(leaf.shape)}
+    return {}
 
 
 def merged(batches: list[Any]) -> Any:

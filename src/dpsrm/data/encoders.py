@@ -50,7 +50,8 @@ def encoder_for(
         isinstance(source, Table) or (schema is None and target in (None, *LABEL_NAMES)),
         "a target column and a schema are for tables only",
         target=target,
-        remedy="leave --target and --schema out; LIBSVM's label and an .npz file's y are the target",
+        remedy="name the file .csv if it is a table; else leave --target and --schema out: LIBSVM's label and an .npz "
+        "file's y are the target",
     )
     if isinstance(source, Table):
         table, _ = split_target(source, target)

@@ -46,6 +46,7 @@ from dpsrm.data.units import Units
 
 _UNPACK = "unpack the file first"
 _CONVERT = "convert it to .csv or .parquet, for instance with pandas"
+_FOLDER = "images in folders: dpsrm.data.ImageFolder in Python (docs/scaling.md)"
 _NOT_READ = {
     **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".7z"), _UNPACK),
     **dict.fromkeys((".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".pkl", ".sav"), _CONVERT),
@@ -209,7 +210,7 @@ def read_source(path: Path, *, labelled: bool = True) -> Source:
         labelled: whether LIBSVM lines must begin with a label, and an .npz file must hold y; tables are not asked here.
     """
     need(path.exists(), "the data must be a file that exists", path=str(path))
-    need(path.is_file(), "the data must be a file, not a folder", path=str(path))
+    need(path.is_file(), "the data must be a file, not a folder", path=str(path), remedy=_FOLDER)
     kind = path.suffix.lower()
     need(kind not in _NOT_READ, f"{kind} files are not read", path=str(path), remedy=_NOT_READ.get(kind, ""))
     try:

@@ -102,7 +102,7 @@ BINARY_CLASSES = ("0", "1")
 _REMEDY = "name the classes with --classes A,B, or [target] classes in the schema"
 
 
-_NUMBERS = f"to predict a number, add --task regression --target-range LOW,HIGH; otherwise {_REMEDY}"
+_NUMBERS = "to predict a number, add --task regression --target-range LOW,HIGH; otherwise "
 
 
 _MANY = 10
@@ -146,7 +146,8 @@ def parse_labels(
     else:
         codes = {word: code for code, word in enumerate(need_classes(classes))}
         texts = [cell_text(cell) for cell in cells]
-    _need_known(cells, texts, codes, rows=rows)
+    remedy = _REMEDY if classes is None else "correct the cell, or add it to --classes (or [target] classes)"
+    _need_known(cells, texts, codes, rows=rows, remedy=remedy)
     if classes is None:
         used = set(texts)
         need(
@@ -159,7 +160,12 @@ def parse_labels(
 
 
 def _need_known(
-    cells: Sequence[Cell], texts: Sequence[str | None], codes: dict[str, int], *, rows: Sequence[int] | None = None
+    cells: Sequence[Cell],
+    texts: Sequence[str | None],
+    codes: dict[str, int],
+    *,
+    rows: Sequence[int] | None,
+    remedy: str,
 ) -> None:
     """Refuse the first label that is missing or not a class."""
     for cell, row, text in zip(cells, rows or range(1, len(cells) + 1), texts, strict=True):
@@ -178,7 +184,7 @@ def _need_known(
             f"a label must be one of {', '.join(codes)}",
             row=row,
             label=shown(cell),
-            remedy=_NUMBERS if _many_numbers(texts) else _REMEDY,
+            remedy=f"{_NUMBERS}{remedy}" if _many_numbers(texts) else remedy,
         )
 
 

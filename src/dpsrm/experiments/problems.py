@@ -138,7 +138,12 @@ def about_problem(name: str) -> About:
     if name.startswith(PREFIX):
         n = int(name.rsplit("-", 1)[1])
         return About(records=n, epsilons=(), criterion="gradient_norm", trials_per_job=2, points=50, averaged=True)
-    need(name in ABOUT, f"the problem must be one of {', '.join(ABOUT)}", problem=name)
+    need(
+        name in ABOUT,
+        f"the problem must be one of {', '.join(ABOUT)}",
+        problem=name,
+        remedy="reproduce takes features, rates, accountants and does-it-help, too",
+    )
     return ABOUT[name]
 
 

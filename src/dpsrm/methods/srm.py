@@ -57,7 +57,9 @@ class Srm(Method):
         "one record moves each released mean by at most 2((1-gamma)*C2 + gamma*C1)/b (the first by 2*C1/b0) under "
         "replace-one, half of it under add-remove; Gaussian noise, amplified by sampling"
     )
-    use: ClassVar[str] = "nonconvex models and few, large steps; the default"
+    use: ClassVar[str] = (
+        "few, large steps over many records, and deep nets; taken where training settings are named but no method"
+    )
     gradients_per_example: ClassVar[int] = 2
 
     max_grad_norm: float = 1.0

@@ -132,8 +132,9 @@ def render(facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) ->
     lines += [
         "",
         *_filtered(facts),
-        f"Charged before release in `ledger.jsonl` ({facts.charged[0]} lines, chain head `{facts.charged[1]}`, then a "
-        f"closing line over this folder); {closing.released} releases made of {facts.spending.releases} charged.",
+        f"Charged before release in `ledger.jsonl` ({facts.charged[0]} lines, link before the closing line "
+        f"`{facts.charged[1]}`, then that line over this folder); {closing.released} releases made of "
+        f"{facts.spending.releases} charged.",
         *_stopped(closing),
         f"Clipped sums by the {closing.engine} engine.",
         "",

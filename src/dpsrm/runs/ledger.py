@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from dpsrm.core.isolation import Isolation
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LONGEST, _LONGEST_NAME = 10_000, 200
 """Characters that a text in a closing line and the name of a unit may have: they may come from anywhere."""
+_UNPRINTED = ("Cc", "Cs", "Zl", "Zp")
+"""Unicode's categories of characters that no name has, and that could forge a line of what is printed."""
 _VERSION = 2
 READ = "read from the records: not covered by the guarantee"
 """What config.toml says of a fact that was not declared, under the fact's name with `_from`."""
@@ -57,6 +60,8 @@ class ProtectedUnit:
         """Refuse what no run has: a ledger may come from anywhere."""
         short = isinstance(self.name, str) and 0 < len(self.name) <= _LONGEST_NAME
         need(short, f"a unit has a name of at most {_LONGEST_NAME} characters")
+        plain = not any(unicodedata.category(character) in _UNPRINTED for character in self.name)
+        need(plain, "the name of a unit has no control characters and no line ends", name=self.name)
         for name in ("count", "rows"):
             value = getattr(self, name)
             need(type(value) is int and 1 <= value <= LARGEST, f"the {name} of a unit is a whole number, 1 or more")
@@ -210,17 +215,26 @@ class LedgerFacts:
     """What a verified ledger says.
 
     Attributes:
-        lines, head: how many lines there are, and the hash that stands for all of them.
+        links: the hash of each line, which stands for all lines up to it.
         charged: the same without the closing line; a certificate can quote it, and be quoted by the closing line.
         closing: the closing line of a finished run.
     """
 
     header: Header
     spending: Spending
-    lines: int
-    head: str
+    links: tuple[str, ...]
     charged: tuple[int, str]
     closing: Closing | None
+
+    @property
+    def lines(self) -> int:
+        """How many lines there are."""
+        return len(self.links)
+
+    @property
+    def head(self) -> str:
+        """The hash that stands for all of them."""
+        return self.links[-1]
 
     @property
     def closed(self) -> bool:
@@ -343,8 +357,7 @@ def _facts(lines: Lines, path: Path) -> LedgerFacts:
     return LedgerFacts(
         header=header,
         spending=Spending.of(charges, adjacency=header.adjacency),
-        lines=len(lines.bodies),
-        head=lines.head,
+        links=lines.hashes,
         charged=(before, (GENESIS, *lines.hashes)[before]),
         closing=None if closing is None else Closing.from_json(closing),
     )

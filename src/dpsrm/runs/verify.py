@@ -44,6 +44,8 @@ def verify(run: Path | str, *, expect: str | None = None) -> Verification:
     folder = RunFolder(Path(run))
     if not folder.path.is_dir():
         raise InputError(f"a run is a folder; got {str(run)!r}; give the folder that --out named")
+    something = folder.ledger.exists() or any(path.exists() for path in folder.bound)
+    need(something, "a run is a folder with a ledger", run=str(run), remedy="give the folder of --out")
     known = expect is None or re.fullmatch("[0-9a-f]{64}", expect) is not None
     need(known, "a chain head has 64 hexadecimal digits", expect=expect, remedy="copy all that training printed")
     try:
@@ -63,6 +65,10 @@ def _head_problems(facts: LedgerFacts, expect: str | None) -> list[str]:
     """Another chain than the one that was written down."""
     if expect is None or facts.head == expect:
         return []
+    if expect in facts.links:
+        at = f"line {facts.links.index(expect) + 1} of {facts.lines}"
+        words = f"the expected head is not the last one: that is an inner link ({at})"
+        return [f"{words}; compare with the head that training printed"]
     return [f"the ledger ends with {facts.head}, not with the expected head: it is not the one that was written down"]
 
 

@@ -33,6 +33,11 @@ class LoadedRun:
     folder: RunFolder
 
     @property
+    def epsilon(self) -> float:
+        """The ε that the ledger proves; infinite for a run without privacy."""
+        return float("inf") if self.guarantee is None else self.guarantee.epsilon
+
+    @property
     def classes(self) -> list[str]:
         """The class names, in the order of the columns of `predict_proba`.
 

@@ -35,6 +35,10 @@ class PrivateTraining:
         self._abandoned = weakref.finalize(self, run.close)
         self._to_model()
 
+    def __repr__(self) -> str:
+        """Where the run is kept, and where it stands."""
+        return f"PrivateTraining({str(self.folder)!r}, {self.steps_made} steps made)"
+
     @property
     def done(self) -> bool:
         """Whether all planned releases were made."""

@@ -116,8 +116,8 @@ def _need_same_run(checkpoint: Checkpoint, prepared: Prepared) -> None:
     need_same("number of records", then["plan"]["n"], prepared.plan.n, "give the data of that run")
     need_same("plan", then["plan"], prepared.facts()["plan"], "train a new run")
     need_same("machine", then["identity"]["machine"], identity["machine"], "resume where it ran, or train a new run")
-    need_same("module and loss", then["identity"]["module"], identity["module"], "give those of that run")
     need_same("data", then["identity"]["records"], identity["records"], "give the data of that run")
+    need_same("module and loss", then["identity"]["module"], identity["module"], "give those of that run")
 
 
 def _sum_log(folder: RunFolder, ranks: Strategy, streams: Streams, checkpoint: Checkpoint) -> SumLog:

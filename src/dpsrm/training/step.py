@@ -68,6 +68,10 @@ class Progress:
     stopped: bool = False
     heard: Heard | None = field(default=None, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        """Which step it was; all else is large, or for the operator's eyes only, and is asked for by name."""
+        return f"Progress(step {self.step} of {self.steps})"
+
     @property
     def direction_norm(self) -> float:
         """‖v‖."""
