@@ -84,6 +84,7 @@ def test_names_with_markup_go_through_every_command(made, dpsrm, tmp_path):
 
 
 def test_a_files_name_forges_no_line(made, dpsrm):
+    show.out._width = 80  # put back by `quick`: a name must not be broken into lines either
     (made / FORGED.replace("/", "|")).write_text("x")
     found = dpsrm("verify", made)
     assert found.code == 1

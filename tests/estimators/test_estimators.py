@@ -3,6 +3,7 @@
 import html
 import json
 import logging
+from collections import UserList
 
 import numpy as np
 import pandas as pd
@@ -146,6 +147,65 @@ def test_labels_outside_the_classes_are_refused_and_so_is_one_class():
         PrivateLogisticRegression(classes=["ill", "dead"]).fit(X, LABELS)
     with pytest.raises(InputError, match="two classes"):
         PrivateLogisticRegression(classes=["ill"]).fit(X, LABELS)
+
+
+KEPT = [
+    (["ill", "well"], ["ill", "well", "ill"]),
+    ([0, 1], [0, 1, 0]),
+    ([0, 1], [0, np.int64(1), 0]),
+    ([0, 1], np.array([False, True, False])),
+    ([0, 1], [False, np.bool_(True), False]),
+    ([0, 1], np.array([0, 1, 0], dtype=np.uint8)),
+    ([0, 1], np.array([0.0, 1.0, 0.0])),
+    (["a", "bcd"], np.array(["a", "bcd", "a"], dtype=object)),
+    (["a", "bcd"], pd.Series(["a", "bcd", "a"])),
+    (["a", "bcd"], pd.Series(["a", "bcd", "a"], dtype="category")),
+    ([7, 9], pd.Series([7, 9, 7], dtype="category")),
+    ([7, 9], pd.Series([7, 9, 7], dtype="Int64")),
+    ([2**53, 2**53 + 1], [2**53, 2**53 + 1, 2**53]),
+]
+
+
+@pytest.mark.parametrize(("classes", "labels"), KEPT)
+def test_labels_of_one_type_are_what_they_were(classes, labels):
+    assert PrivateLogisticRegression(classes=classes)._targets(labels)[0].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("other", ["1", 1.5, 1.0, True, None, np.int32(1), float("nan")])
+def test_one_records_type_does_not_change_what_others_are(other):
+    """NumPy would make texts, floats or objects of everybody's numbers."""
+    labels = [*[0, 1] * 299, 0, other]
+    numbers = [*[np.float32(0.25), np.float32(0.5)] * 299, np.float32(0.25), other]
+    for wrap in (list, tuple, UserList, lambda y: np.array(y, dtype=object), lambda y: pd.Series(y, dtype=object)):
+        for estimator, y in (
+            (PrivateLogisticRegression(classes=[0, 1], bounds=(-1, 1)), labels),
+            (PrivateLinearRegression(target_range=(0, 1), bounds=(-1, 1)), numbers),
+        ):
+            with pytest.raises(InputError, match="y must hold values of one type"):
+                estimator.fit(X, wrap(y))
+
+
+def test_classes_and_labels_are_compared_exactly():
+    """In floats, 2**53 + 1 is 2**53."""
+    model = PrivateLogisticRegression(classes=[2.0**53, 7.0])
+    assert model._targets(np.array([2**53, 7]))[0].tolist() == [1, 0]
+    with pytest.raises(InputError, match=r"every label must be one of classes; got rows=\[0\]"):
+        model._targets(np.array([2**53 + 1, 7]))
+    with pytest.raises(InputError, match="classes must hold values of one type"):
+        PrivateLogisticRegression(classes=[1, "1"])._targets([1, 1])
+
+
+def test_merits_compare_exactly_and_each_record_by_itself():
+    big = np.where(X[:, 0] > 0, 2**53, 2**53 + 1)
+    model = PrivateLogisticRegression(classes=[2**53, 2**53 + 1], bounds=(-1, 1), **QUICK).fit(X, big)
+    right = model.predict(X) == big
+    assert 0 < right.sum() < 600
+    assert (model.merits(X, big.tolist()) == right).all()
+    assert not model.merits(X, np.full(600, 7)).any()
+    assert not model.merits(X, np.full(600, 2.0**53 + 2)).any()
+    for y in ([*big.tolist()[:-1], 0.5], [*big.tolist()[:-1], "1"]):
+        with pytest.raises(InputError, match="values of one type"):
+            model.merits(X, y)
 
 
 @pytest.mark.parametrize("bounds", [(1, 0), (0,), "all", (0, np.inf), 3])

@@ -2,6 +2,8 @@
 
 import logging
 import pickle
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +17,14 @@ from dpsrm.accounting.selection import runs_to_gamma, select_epsilon
 from dpsrm.core.errors import BudgetExceeded, InputError
 from dpsrm.core.events import Charge, GaussianRelease, Sampling, Scheme, Spending
 from dpsrm.core.secret import Streams
-from dpsrm.estimators import search
+from dpsrm.estimators import base, search, selection
 from dpsrm.estimators.leaks import PrivacyLeakWarning
 from dpsrm.estimators.scores import noisy_score
 from dpsrm.estimators.selection import ETA, TryPlan, plan_tries
 from dpsrm.mechanisms import airlock
+from dpsrm.methods import Agd
 from dpsrm.sklearn import PrivateLinearRegression, PrivateLogisticRegression, PrivateSearchCV
+from dpsrm.training import Training
 
 X = np.random.default_rng(0).uniform(-1, 1, size=(800, 2))
 Y = (X[:, 0] > 0).astype(int)
@@ -83,6 +87,86 @@ def test_the_number_of_tries_stays_secret():
     for tries in (1.1, 30.0):
         found = PrivateSearchCV(made(), **QUICK, tries=tries).fit(X, Y)
         assert vars(pickle.loads(pickle.dumps(found.estimator))) == before, "nothing was counted"
+
+
+@pytest.mark.parametrize(
+    ("n", "settings", "bounds", "said"),
+    [
+        (120, {"epsilon": 0.5}, (-1, 1), {"n times epsilon": 1}),
+        (120, {"epsilon": 8.0, "delta": 0.02}, (-1, 1), {"is not below 1/n": 2}),
+        (800, {"epsilon": 8.0}, "data", {"bounds were read": 1}),
+    ],
+)
+def test_neither_log_lines_nor_warnings_tell_the_number_of_tries(n, settings, bounds, said, caplog, monkeypatch):
+    """What every try would say is said once, whatever their number."""
+    caplog.set_level(logging.WARNING, logger="dpsrm")
+    tries, real = [], search.noisy_score
+    monkeypatch.setattr(search, "noisy_score", lambda *given, **named: tries.append(1) or real(*given, **named))
+    grid = {"steps": [2], "bounds": [(-1, 1), bounds]}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            PrivateSearchCV(made(), grid, **settings, tries=4).fit(X[:n], Y[:n])
+    words = [*(str(each.message) for each in told), *(each.getMessage() for each in caplog.records)]
+    assert len(tries) > 5
+    for word, times in said.items():
+        assert sum(word in line for line in words) == 5 * times
+    assert len(words) == 5 * sum(said.values())
+    assert all(each.filename == __file__ for each in told), "a warning names the line that called fit"
+
+
+MIXED = [
+    (made(), [0, 1], ["0", 1.5, None, True]),
+    (PrivateLogisticRegression(classes=[2**53, 2**53 + 1], bounds=(-1, 1)), [2**53, 2**53 + 1], [2.0**53, "1"]),
+    (PrivateLinearRegression(target_range=(0, 1), bounds=(-1, 1)), [0.5, 0.25], ["0.5", 1, None]),
+]
+
+
+@pytest.mark.parametrize(("estimator", "values", "others"), MIXED)
+def test_a_target_of_another_type_is_refused_whichever_part_it_falls_in(estimator, values, others, monkeypatch):
+    """A list has no type but its elements': one record's would decide how all labels are read."""
+    monkeypatch.setattr(PrivateSearchCV, "_parts", lambda *_: pytest.fail("a record got a part"))
+    for other in others:
+        for at in (0, 57):
+            y = values * 400
+            y[at] = other
+            for given in (y, tuple(y), np.array(y, dtype=object)):
+                with pytest.raises(InputError, match="values of one type"):
+                    PrivateSearchCV(estimator, {"steps": [2]}, epsilon=8.0).fit(X, given)
+
+
+def test_a_label_that_is_no_class_is_refused_before_any_try(monkeypatch):
+    """Among the records that tries are scored on, it would only be a miss."""
+    monkeypatch.setattr(PrivateSearchCV, "_try", lambda *_, **__: pytest.fail("a try was made"))
+    for at in range(0, 800, 100):
+        y = Y.copy()
+        y[at] = 7
+        with pytest.raises(InputError, match="every label must be one of classes"):
+            PrivateSearchCV(made(), {"steps": [2]}, epsilon=8.0).fit(X, y)
+
+
+def test_an_adaptive_method_would_be_charged_for_its_whole_filter(monkeypatch):
+    """Estimators refuse it; were it let in, what it predicts would be less than a try may release."""
+
+    def adaptive(settings, *_):
+        privacy = replace(settings.privacy, noise_multiplier=30.0)  # its first prices are low, and may rise
+        training = Training(steps=3, learning_rate=4.0, output="last")
+        return replace(settings, method=Agd(), training=training, privacy=privacy)
+
+    for module in (base, selection):
+        monkeypatch.setattr(module, "choose", adaptive)
+    plans, fit = [], PrivateLogisticRegression.fit
+    monkeypatch.setattr(
+        PrivateLogisticRegression, "fit", lambda *given: plans.append(fit(*given).run_.plan) or given[0]
+    )
+    found = PrivateSearchCV(made(), {"penalty": [0.0]}, epsilon=4.0, tries=2).fit(X, Y)
+    gamma = runs_to_gamma(2.0, eta=ETA)
+    price = select_epsilon(plans[0].reserved, 1e-5, eta=ETA, gamma=gamma)
+    assert price <= found.epsilon_spent_ * (1 + 1e-9)
+    assert select_epsilon(plans[0].spending, 1e-5, eta=ETA, gamma=gamma) < price
+    monkeypatch.setattr(selection, "make_plan", lambda *given, **named: replace(plans[0], filter_rho=None))
+    with pytest.raises(BudgetExceeded, match="may spend more"):
+        PrivateSearchCV(made(), {"penalty": [0.0]}, epsilon=4.0, tries=2).fit(X, Y)
 
 
 def test_a_second_search_says_that_it_costs_again():
@@ -160,6 +244,9 @@ def test_numbers_are_searched_too():
         (made(out="runs/x"), GRID, "no out"),
         (made(budget="b"), GRID, "no budget"),
         (made(), {"epsilon": [1, 2]}, "not searched"),
+        (made(), {"classes": [[0, 1], [0, 1, 2]]}, "not searched"),
+        (made(method="agd"), GRID, "updates are counted; got method='agd'; give another method"),
+        (made(method=Agd()), GRID, "updates are counted"),
         ("a text", GRID, "private estimator"),
     ],
 )

@@ -11,7 +11,7 @@ from rich.table import Table
 from dpsrm.accounting.budget import COMPOSED_BY, Budget, Reservation
 from dpsrm.accounting.budget_file import create_budget, read_budget
 from dpsrm.accounting.guarantee import rounded_down, rounded_up
-from dpsrm.cli.show import Json, next_step, out, print_json
+from dpsrm.cli.show import Json, next_step, out, plain_text, print_json
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency
 from dpsrm.runs.ledger import read_ledger
@@ -72,13 +72,13 @@ def show(file: File, as_json: Json = False) -> None:
     out.print(f"ε = {rounded_up(found.spent)} of {found.epsilon:g} spent at δ = {rounded_up(found.delta)} ", end="")
     out.print(f"({found.adjacency.value}); {rounded_down(found.remaining)} remains")
     if found.unit is not None:
-        out.print(f"Protected: all rows with the same {found.unit}.", highlight=False)
+        out.print(f"Protected: all rows with the same {plain_text(found.unit)}.", highlight=False, soft_wrap=True)
     out.print(f"{found.share:.1%} of the room is taken.", highlight=False)
-    out.print(f"Composed by {found.proof_name}; this {COMPOSED_BY[found.accountant]}.", highlight=False)
+    out.print(f"Composed by {plain_text(found.proof_name)}; this {COMPOSED_BY[found.accountant]}.", highlight=False)
     if rows:
         table = Table("run", "reserved releases", "charged", "state")
         for row in rows:
-            table.add_row(*("?" if value is None else str(value) for value in row.values()))
+            table.add_row(*("?" if value is None else plain_text(value) for value in row.values()))
         out.print(table)
         out.print("A reservation counts in full, also of a run that died or charged less.", highlight=False)
 

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from dpsrm.accounting.guarantee import rounded_up
-from dpsrm.cli.show import Json, err, out, print_json, save_figure
+from dpsrm.cli.show import Json, err, out, plain_text, print_json, save_figure
 from dpsrm.core.errors import need, need_extra
 from dpsrm.core.events import GaussianRelease
 from dpsrm.core.files import read_toml, write_atomically
@@ -111,11 +111,11 @@ def _table(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> Table:
     """A line per run; the best of each measure is bold. What is the same in all runs stands below, once."""
     best = _best(rows, measures)
     differing = [name for name in _FACTS if len({str(row[name]) for row in rows}) > 1]
-    same = [f"{name.replace('_', ' ')} {rows[0][name]}" for name in _FACTS if name not in differing]
+    same = [f"{name.replace('_', ' ')} {plain_text(rows[0][name])}" for name in _FACTS if name not in differing]
     table = Table(title="the measures are exact: do not publish them" if measures else None)
     parents = {Path(row["run"]).parent for row in rows}
     together = len(rows) > 1 and len(parents) == 1
-    same += [f"folder {parents.pop()}"] if together else []
+    same += [f"folder {plain_text(parents.pop())}"] if together else []
     table.caption = f"in all runs: {', '.join(same)}" if same else None
     table.add_column("run", no_wrap=True, overflow="fold")
     for name in ("ε", *(name.replace("_", " ") for name in differing), *map(METRICS.get, measures)):
@@ -123,10 +123,10 @@ def _table(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> Table:
     for row in rows:
         told = "no guarantee" if math.isinf(row["epsilon"]) else rounded_up(row["epsilon"], 4)
         cells = [
-            Path(row["run"]).name if together else row["run"],
+            plain_text(Path(row["run"]).name if together else row["run"]),
             told if row["verifies"] else f"{told} [red]does not verify[/]",
         ]
-        cells += ["" if row[name] is None else f"{row[name]}" for name in differing]
+        cells += ["" if row[name] is None else plain_text(row[name]) for name in differing]
         for name in measures:
             value = row["test"].get(name)
             text = "" if value is None else f"{value:.4g}"

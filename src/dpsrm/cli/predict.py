@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import Json, err, next_step, print_json
+from dpsrm.cli.show import Json, err, next_step, plain_text, print_json
 from dpsrm.core.errors import need
 from dpsrm.core.files import write_atomically
 
@@ -41,7 +41,7 @@ def predict(
     elif to is None:
         typer.echo(text, nl=False)
     else:
-        err.print(f"{rows} predictions: {to}", highlight=False, soft_wrap=True)
+        err.print(f"{rows} predictions: {plain_text(to)}", highlight=False, soft_wrap=True)
         next_step("what the model may be used for stands in its report", f"dpsrm report {run} --open")
 
 

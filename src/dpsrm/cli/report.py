@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dpsrm.cli.show import Json, next_step, out, print_json
+from dpsrm.cli.show import Json, next_step, out, plain_text, print_json
 from dpsrm.core.errors import need
 
 
@@ -36,9 +36,9 @@ def report(
         }
         print_json({"runs": pages})
     for each in made.values() if not as_json else ():
-        out.print(f"To show to others: {each.report}", highlight=False, soft_wrap=True)
+        out.print(f"To show to others: {plain_text(each.report)}", highlight=False, soft_wrap=True)
         if each.private is not None:
-            out.print(f"For yourself alone: {each.private}", highlight=False, soft_wrap=True)
+            out.print(f"For yourself alone: {plain_text(each.private)}", highlight=False, soft_wrap=True)
     if show:
         for each in made.values():
             webbrowser.open(each.report.resolve().as_uri())

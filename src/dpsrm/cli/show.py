@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -18,12 +20,14 @@ import dpsrm
 from dpsrm.core.errors import InputError, need_extra
 from dpsrm.report.facts import METRICS
 
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")]
 """Options that many commands have."""
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of characters that show nothing themselves, but change what is shown."""
 
 
 def track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:
@@ -31,6 +35,26 @@ def track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=err) as bar:
         yield from bar.track(jobs, total=total, description=title)
+
+
+def plain_text(text: object) -> str:
+    """Words of a run's or the user's, as markup that shows them as they are; see `visible`.
+
+    >>> print(plain_text("[red]a\\nb\\x1b[2K"))
+    \\[red]a\\nb\\x1b[2K
+    """
+    return escape(visible(text))
+
+
+def visible(text: object) -> str:
+    """Text in which everything can be seen: control characters, line ends and writing directions as their escapes.
+
+    Names in a run folder may come from anywhere, and such characters could overwrite what we say, or add to it.
+    """
+    return "".join(
+        character.encode("unicode_escape").decode() if unicodedata.category(character) in _UNSEEN else character
+        for character in str(text)
+    )
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -75,7 +99,7 @@ def going_on(words: str = "") -> Iterator[None]:
             raise
         notes = [note for each in chain for note in getattr(each, "__notes__", [])]
         told = f"interrupted: {words}" if words else "interrupted"
-        err.print("\n".join([told, *notes]), highlight=False, soft_wrap=True)
+        err.print("\n".join(map(visible, [told, *notes])), highlight=False, soft_wrap=True, markup=False)
         raise KeyboardInterrupt from None
 
 
@@ -88,12 +112,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def next_step(words: str, command: str) -> None:
     """What to do now, as a line on stderr that can be copied; --quiet leaves it out."""
-    err.print(f"Next: {words}\n  {command}", highlight=False, soft_wrap=True, markup=False)
+    err.print(f"Next: {visible(words)}\n  {visible(command)}", highlight=False, soft_wrap=True, markup=False)
 
 
 def show_head(head: str) -> None:
     """A run's last chain head, in one line: what to keep elsewhere for `dpsrm verify --expect`."""
-    out.print(f"Chain head, to be written down elsewhere: {head}", highlight=False, soft_wrap=True)
+    out.print(f"Chain head, to be written down elsewhere: {plain_text(head)}", highlight=False, soft_wrap=True)
 
 
 def metrics_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Table:

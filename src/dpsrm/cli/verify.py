@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from dpsrm.accounting.guarantee import rounded_up
-from dpsrm.cli.show import Json, next_step, out, print_json
+from dpsrm.cli.show import Json, next_step, out, plain_text, print_json
 from dpsrm.core.isolation import Isolation
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def _show(result: Verification, *, expected: bool) -> None:
 
     guarantee, facts = result.guarantee, result.facts
     for problem in result.problems:
-        out.print(f"[red]✗[/] {escape(problem)}", highlight=False)
+        out.print(f"[red]✗[/] {plain_text(problem)}", highlight=False, soft_wrap=True)
     if result.ok and guarantee is not None:
         proved = f"ε = {rounded_up(guarantee.epsilon)} at δ = {rounded_up(guarantee.delta)}"
         out.print(f"✓ the ledger is intact and proves {proved}")
@@ -89,10 +88,12 @@ def _show(result: Verification, *, expected: bool) -> None:
     if result.ok and expected:
         out.print("✓ it ends with the expected head: nothing was changed since that was written down")
     if facts is not None and facts.header.unit is not None:
-        out.print(f"✓ protected: one unit with all its rows; {facts.header.unit}", highlight=False)
+        out.print(
+            f"✓ protected: one unit with all its rows; {plain_text(facts.header.unit)}", highlight=False, soft_wrap=True
+        )
     if facts is not None and facts.closing is not None and facts.closing.isolation is Isolation.CHECKED:
-        out.print(f"! {isolation_sentence(facts.closing.isolation)}", highlight=False)
+        out.print(f"! {plain_text(isolation_sentence(facts.closing.isolation))}", highlight=False, soft_wrap=True)
     if facts is not None and facts.closing is not None and facts.closing.read:
-        out.print(f"! {read_sentence(facts.closing)}", highlight=False)
+        out.print(f"! {plain_text(read_sentence(facts.closing))}", highlight=False, soft_wrap=True)
     if facts is not None and not facts.header.private_randomness:
         out.print("! seeded: reproducible, not private")

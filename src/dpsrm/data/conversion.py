@@ -25,11 +25,7 @@ def as_tensor(values: object, name: str) -> Tensor:
     try:
         array = np.require(cast(Any, values), requirements=["C", "W"])
         if isinstance(values, (list, tuple)):
-            need(
-                _types(values) <= {array.dtype},
-                f"a list of {name} must hold numbers of one type",
-                remedy=f"give an array of a declared type: np.array({name}, dtype=np.float32)",
-            )
+            need_one_type(values, name)
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
@@ -38,11 +34,34 @@ def as_tensor(values: object, name: str) -> Tensor:
         raise InputError(f"{name} must be an array of numbers; got {kind}; encode text first") from error
 
 
-def _types(values: Any) -> set[np.dtype[Any]]:
-    """The types of the numbers in nested lists, each by itself."""
-    if isinstance(values, (list, tuple)):
-        return set[np.dtype[Any]]().union(*map(_types, values))
-    return {np.asarray(values).dtype}
+def need_one_type(values: object, name: str) -> None:
+    """Refuse lists, at any depth, and arrays of objects whose elements have several types, so that one decides for all.
+
+    >>> need_one_type([1, np.int64(2)], "y")
+    >>> need_one_type([1, "1"], "y")
+    Traceback (most recent call last):
+        ...
+    dpsrm.core.errors.InputError: a list of y must hold values of one type; got types=['int64', 'str']; give an array \
+of a declared type: np.array(y, dtype=…)
+    """
+    found = _types(values)
+    need(
+        len(found) <= 1,
+        f"a list of {name} must hold values of one type",
+        types=sorted(found),
+        remedy=f"give an array of a declared type: np.array({name}, dtype=…)",
+    )
+
+
+def _types(values: Any) -> set[str]:
+    """The types of the elements of lists and arrays of objects, each by itself; texts are one type, however long."""
+    array = np.asarray(values)
+    inside = array.ndim > 0
+    if inside and not hasattr(values, "__array__"):  # a list, or what NumPy takes for one: it declares no type
+        return set[str]().union(*map(_types, values))
+    if array.dtype.kind != "O":
+        return {"str" if array.dtype.kind == "U" else str(array.dtype)}
+    return set[str]().union(*map(_types, array.tolist())) if inside else {type(values).__name__}
 
 
 def as_inputs(values: object) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -23,6 +25,8 @@ from dpsrm.core.tracking import Track, silent
 from dpsrm.data.hog import hog
 from dpsrm.data.photos import photos
 from dpsrm.data.scattering import Extractor, scattering
+
+_log = logging.getLogger(__name__)
 
 MakeExtractor = Callable[[tuple[int, ...]], Extractor]
 """Makes the extractor for images of a shape (C, H, W)."""
@@ -44,6 +48,8 @@ RULES = 1
 """Raised when the same images would get other features, so that kept ones are not mistaken for them."""
 FOLDER = ".dpsrm-features"
 """Where the command line keeps features, beside the images."""
+_DIGEST = "sha256"
+"""Under which word a file says what it holds."""
 PIECE = 128
 """Images made into features at once."""
 
@@ -56,8 +62,9 @@ class ImageFeatures:
         kind: "scattering" (wavelets of two orders; needs the extra [features]); "scattering-photos", the same scaled
             by constants of public photographs instead of within each record; or "hog" (histograms of oriented
             gradients: some thirty times faster, and weaker).
-        cache: a folder where features are kept as half-precision numbers, under a fingerprint of images and rules.
-            They are as private as the images; a folder that is made for them is readable by the owner alone.
+        cache: a folder where features are kept as half-precision numbers, under the SHA-256 of images and rules. What
+            is not as it was written is made again, and said so. They are as private as the images; a folder that is
+            made for them is readable by the owner alone.
         track: shows how far it is.
 
     Guarantee: row i is a function of image i and public constants alone, so neighbouring sets of images have
@@ -85,8 +92,9 @@ class ImageFeatures:
         good = pixels.ndim == 4 and pixels.dtype is torch.uint8 and len(pixels) > 0
         need(good, "images must be bytes of shape (N, C, H, W)", shape=tuple(pixels.shape), dtype=str(pixels.dtype))
         path = self._kept_at(pixels)
-        if path is not None and path.exists():
-            return load_file(path)["features"].float()
+        kept = None if path is None else _kept(path)
+        if kept is not None:
+            return kept.float()
         made = torch.cat(list(self._pieces(pixels)))
         if path is not None:
             _keep(path, made)
@@ -115,7 +123,7 @@ class ImageFeatures:
     def _fingerprint(self, pixels: Tensor) -> str:
         """A hash of the rules and the images."""
         facts = json.dumps([self.kind, RULES, list(pixels.shape)])
-        return hashlib.sha256(facts.encode() + pixels.contiguous().numpy().tobytes()).hexdigest()[:16]
+        return hashlib.sha256(facts.encode() + pixels.contiguous().numpy().tobytes()).hexdigest()
 
 
 def _features(extractor: Extractor, pixels: Tensor) -> Tensor:
@@ -141,19 +149,43 @@ def _placeless(extractor: Extractor, shape: torch.Size) -> bool:
 def _made(folder: Path) -> Path:
     """The folder of features, made for the owner's eyes only: names of files are fingerprints of images.
 
-    Edge cases: one of that name that an earlier version left open is closed; any other that exists is the user's own.
+    Edge cases: one of that name that an earlier version left open is closed; any other that exists, or that a link
+    leads to, is the user's own.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.name == FOLDER:
+    if folder.name == FOLDER and not folder.is_symlink():
         with suppress(OSError):  # somebody else's, or on a disk that is read only: features in it can be read as before
             folder.chmod(0o700)
     return folder
+
+
+def _kept(path: Path) -> Tensor | None:
+    """The features of a file, if there is one and it is as `_keep` wrote it under this name."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            features: Tensor = file.get_tensor("features")
+            told = (file.metadata() or {}).get(_DIGEST)
+    except (OSError, SafetensorError) as error:
+        _log.warning("%s cannot be read (%s): features are made again", path, error)
+        return None
+    if told == _digest(path, features):
+        return features
+    _log.warning("%s is not what was written there: features are made again", path)
+    return None
+
+
+def _digest(path: Path, features: Tensor) -> str:
+    """A hash of features, of their shape and type, and of the name they are kept under: that of their images."""
+    facts = json.dumps([path.name, str(features.dtype), list(features.shape)])
+    return hashlib.sha256(facts.encode() + features.flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def _keep(path: Path, features: Tensor) -> None:
     """Write a file whole or not at all, for the owner's eyes only."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.touch(mode=0o600)
-    save_file({"features": features.contiguous()}, part)
+    save_file({"features": features.contiguous()}, part, metadata={_DIGEST: _digest(path, features)})
     part.chmod(0o600)
     part.replace(path)

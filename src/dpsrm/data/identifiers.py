@@ -18,6 +18,15 @@ from dpsrm.data.libsvm import SparseRows
 from dpsrm.data.schema import Schema
 from dpsrm.data.tables import Cell, Table, read_cell, shown, split_unit
 
+_RANGES = "34f 115f-1160 17b4-17b5 180b-180f 2065 2800 3164 fe00-fe0f ffa0 fff0-fff8 e0000-e0fff"
+_IGNORED = frozenset(
+    code
+    for low, _, high in (each.partition("-") for each in _RANGES.split())
+    for code in range(int(low, 16), int(high or low, 16) + 1)
+)
+"""Unicode's Default_Ignorable_Code_Point without those of category Cf, and the blank Braille pattern: they look like
+nothing."""
+
 Array = npt.NDArray[Any]
 Source = Table | SparseRows | Arrays
 
@@ -98,13 +107,19 @@ def _known(value: Cell) -> str | None:
 
 
 def _spelled(text: str) -> str:
-    """One spelling of what looks the same: NFKC, without characters that only say how to show others (category Cf).
+    """One spelling of what looks the same: NFKC, without what shows nothing, and one space wherever there is any.
 
     Upper and lower case stay two: ids that are codes may differ by that alone.
 
     >>> [_spelled(text) for text in ("Jose\\u0301", "Jose\\u200b\\u0301", "\\uff2a\\ufeffos\\u00e9", "jos\\u00e9")]
     ['José', 'José', 'José', 'josé']
     """
-    if text.isascii():
-        return text
-    return unicodedata.normalize("NFKC", "".join(c for c in text if unicodedata.category(c) != "Cf"))
+    if text.isascii() and text.isprintable() and "  " not in text:
+        return text.strip()
+    seen = "".join(c for c in text if c.isspace() or not _shows_nothing(c))
+    return " ".join(unicodedata.normalize("NFKC", seen).split())
+
+
+def _shows_nothing(character: str) -> bool:
+    """Whether a character is one of control or format, or one that Unicode tells programs not to show."""
+    return unicodedata.category(character) in ("Cc", "Cf") or ord(character) in _IGNORED

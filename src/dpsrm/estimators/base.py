@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpsrm.core.errors import InputError, need, need_extra
 from dpsrm.core.secret import Streams
@@ -19,10 +19,12 @@ from dpsrm.data.unlabelled import is_frame
 from dpsrm.estimators.fits import CountsFits
 from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, need_memory
 from dpsrm.estimators.leaks import tell_delta, tell_leak, tell_price
+from dpsrm.gradients import Objective
+from dpsrm.methods import method_class
 from dpsrm.runs.ledger import READ
 from dpsrm.training import Model, Performance, Privacy, Settings, loss_for, train
 from dpsrm.training.config import plain
-from dpsrm.training.defaults import Choices, Shape, choose
+from dpsrm.training.defaults import Choices, Shape, choose, tell_expectations
 from dpsrm.training.predict import module_outputs
 
 need_extra("sklearn", extra="sklearn")
@@ -74,11 +76,16 @@ class PrivateEstimator(CountsFits):
             tell_price()
         X = self._checked(X, fitting=True)
         check_consistent_length(X, y)
+        loaded, read = self._loaded(X, y, unit=unit)
+        self._train(loaded, read=read)
+        return self
+
+    def _loaded(self, X: Any, y: Any, *, unit: Any = None) -> tuple[Loaded, str]:
+        """Records of checked inputs, and which fact was read from them; says what the guarantee does not cover."""
         targets, facts, read = self._targets(y)
         loaded = replace(self._load(X, targets, **facts), units=None if unit is None else Units.of(unit))
         tell_delta(self.delta, loaded.n)
-        self._train(loaded, read=read)
-        return self
+        return loaded, read
 
     def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
         """Targets as the loss takes them, what is public of them, and which fact was read from the records."""
@@ -86,14 +93,7 @@ class PrivateEstimator(CountsFits):
 
     def _train(self, loaded: Loaded, *, read: str) -> None:
         """Train on the records and keep the run; `read` says which public fact was read from the records."""
-        seed, given = research_seed(self.random_state), self.get_params(deep=False)
-        settings, shape, choices = self.asked(loaded.n, classes=len(loaded.classes), seed=seed)
-        model = Model(kind=self._kind, **{name: given[name] for name in ("hidden",) if name in given})
-        shape = replace(shape, parameters=model.size(features=loaded.n_features, classes=len(loaded.classes)))
-        settings = choose(settings, shape, replace(choices, regulariser=given.get("penalty", 0.0)))
-        module = model.build(
-            features=loaded.n_features, classes=len(loaded.classes), stream=Streams.choose(seed).initialisation
-        )
+        settings, model, module = self._ready(loaded, seed=research_seed(self.random_state))
         known = {**loaded.description, **({f"{read}_from": READ} if read else {})}
         if from_data(self.bounds):
             known |= {"public": f"the columns' bounds were {READ}", "bounds_from": READ}
@@ -110,8 +110,27 @@ class PrivateEstimator(CountsFits):
         self.n_iter_ = self.run_.plan.schedule.steps
         self.epsilon_spent_ = self.run_.epsilon
 
+    def _ready(self, loaded: Loaded, *, seed: int | None) -> tuple[Settings, Model, nn.Module]:
+        """The settings, and the model as it begins."""
+        given, size = self.get_params(deep=False), {"features": loaded.n_features, "classes": len(loaded.classes)}
+        settings, shape, choices = self.asked(loaded.n, classes=len(loaded.classes), seed=seed)
+        model = Model(kind=self._kind, **{name: given[name] for name in ("hidden",) if name in given})
+        shape = replace(shape, parameters=model.size(**size))
+        settings = choose(settings, shape, replace(choices, regulariser=given.get("penalty", 0.0)))
+        return settings, model, model.build(**size, stream=Streams.choose(seed).initialisation)
+
+    def _tell_of_tries(self, X: Any, y: Any, *, tried: int) -> None:
+        """Say once what every fit of a search on `tried` of these records would say; those fits are silent."""
+        loaded, _ = self._loaded(self._checked(X, fitting=True), y)
+        settings, model, module = self._ready(loaded, seed=0)
+        objective = Objective.of(module, loss_for(len(loaded.classes)))
+        tell_expectations(objective, model.records(loaded), settings.privacy, n=tried)
+
     def asked(self, n: int, *, classes: int, seed: int | None = None) -> tuple[Settings, Shape, Choices]:
         """The promise, the public shape of n records, and what the user chose about the schedule."""
+        method = method_class(self.method) if isinstance(self.method, str) else self.method
+        counted, remedy = method is None or not method.adaptive, "give another method; dpsrm.train takes this one"
+        need(counted, "an estimator takes methods whose updates are counted", method=self.method, remedy=remedy)
         settings = Settings(
             privacy=Privacy(epsilon=self.epsilon, delta=self.delta, accountant=self.accountant),
             performance=Performance(checkpoint_seconds=0.0),

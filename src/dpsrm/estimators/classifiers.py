@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need, need_extra
+from dpsrm.data.conversion import need_one_type
 from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak
+from dpsrm.estimators.targets import codes_of, one_column
 from dpsrm.training.predict import chosen_places, class_log_probabilities, class_probabilities
 
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import ClassifierMixin  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
-from sklearn.utils.validation import assert_all_finite, column_or_1d  # noqa: E402
+from sklearn.utils.validation import assert_all_finite  # noqa: E402
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -29,36 +31,41 @@ class _PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[mis
 
     def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
         """Labels as 0..K-1 of the sorted classes, the classes, and which fact was read from the records."""
-        labels = column_or_1d(y, warn=True)
+        labels = one_column(y, warn=True)
         assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         if self.classes is None:
             tell_leak("the classes were read from the labels", "give classes=[…], all that can occur")
             self.classes_ = np.unique(labels)
         else:
-            self.classes_ = np.unique(np.asarray(self.classes))
+            self.classes_ = self._told()
         need(
             len(self.classes_) >= 2,
             "a classifier needs two classes or more; the labels have one class",
             classes=self.classes_.tolist(),
             remedy="give classes=[…]",
         )
-        codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
-        wrong = np.flatnonzero(self.classes_[codes] != labels)
+        codes = codes_of(labels, self.classes_)
+        wrong = np.flatnonzero(codes < 0)
         need(len(wrong) == 0, "every label must be one of classes", rows=wrong[:5].tolist(), classes=self.classes)
         facts = {"classes": tuple(str(name) for name in self.classes_)}
-        return torch.from_numpy(codes.astype(np.int64)), facts, "classes" if self.classes is None else ""
+        return torch.from_numpy(codes), facts, "classes" if self.classes is None else ""
 
     @property
     def outcomes(self) -> int:
         """How many classes there are, if the user said so."""
         need(self.classes is not None, "a search needs the classes named", remedy="give the estimator classes=[…]")
-        return len(np.unique(np.asarray(self.classes)))
+        return len(self._told())
+
+    def _told(self) -> npt.NDArray[Any]:
+        """The classes that the user gave, sorted."""
+        need_one_type(self.classes, "classes")
+        return np.unique(np.asarray(self.classes))
 
     def merits(self, X: Any, y: Any) -> npt.NDArray[np.float64]:
         """How good each prediction is, from 0 to 1: whether it is right."""
-        merits: npt.NDArray[np.float64] = (self.predict(X) == column_or_1d(y)).astype(np.float64)
-        return merits
+        right: npt.NDArray[np.bool_] = chosen_places(self._outputs(X)) == codes_of(one_column(y), self.classes_)
+        return right.astype(np.float64)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """The most probable class of each record."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 
@@ -11,7 +12,7 @@ class PrivacyLeakWarning(UserWarning):
 
 def tell_leak(what: str, remedy: str) -> None:
     """Warn the caller of an estimator's method."""
-    warnings.warn(f"{what}; the guarantee does not cover that; {remedy}", PrivacyLeakWarning, stacklevel=4)
+    _warn(f"{what}; the guarantee does not cover that; {remedy}")
 
 
 def tell_price() -> None:
@@ -26,4 +27,12 @@ def tell_delta(delta: float, n: int) -> None:
     """Warn the caller of `fit` of a δ that promises nothing."""
     if delta >= 1 / n:
         words = f"delta = {delta:g} is not below 1/n = {1 / n:.3g}: publishing one record as it is keeps such a promise"
-        warnings.warn(f"{words}, too; choose a delta well below 1/n", PrivacyLeakWarning, stacklevel=3)
+        _warn(f"{words}, too; choose a delta well below 1/n")
+
+
+def _warn(message: str) -> None:
+    """Warn of the line that called the package, however deep inside it we are."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dpsrm."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PrivacyLeakWarning, stacklevel=level)

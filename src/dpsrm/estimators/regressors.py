@@ -14,11 +14,12 @@ from dpsrm.core.errors import need, need_extra
 from dpsrm.data.ranges import TargetRange
 from dpsrm.estimators.base import PrivateEstimator
 from dpsrm.estimators.leaks import tell_leak
+from dpsrm.estimators.targets import one_column
 from dpsrm.training.predict import predicted_numbers
 
 need_extra("sklearn", extra="sklearn")
 from sklearn.base import RegressorMixin  # noqa: E402
-from sklearn.utils.validation import check_array, column_or_1d  # noqa: E402
+from sklearn.utils.validation import check_array  # noqa: E402
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -29,8 +30,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _targets(self, y: Any) -> tuple[Tensor, dict[str, Any], str]:
         """Targets mapped to [-1, 1] by their public range, the range, and which fact was read from the records."""
-        numbers = column_or_1d(y, warn=True)
-        numbers = check_array(numbers, ensure_2d=False, dtype="float64", input_name="y")
+        numbers = _numbers(y, warn=True)
         if self.target_range is None:
             tell_leak("the target's range was read from the records", "give target_range=(low, high) that is public")
             low, high = float(numbers.min()), float(numbers.max())
@@ -51,7 +51,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def merits(self, X: Any, y: Any) -> npt.NDArray[np.float64]:
         """How good each prediction is, from 0 to 1: one minus its squared error, in ranges of the target."""
         low, high = self.target_range_.low, self.target_range_.high
-        misses = (self.predict(X) - np.clip(column_or_1d(y), low, high)) / (high - low)
+        misses = (self.predict(X) - np.clip(_numbers(y), low, high)) / (high - low)
         merits: npt.NDArray[np.float64] = np.clip(1 - misses**2, 0.0, 1.0)
         return merits
 
@@ -64,6 +64,14 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags
+
+
+def _numbers(y: Any, *, warn: bool = False) -> npt.NDArray[np.float64]:
+    """Targets as finite numbers, each by itself."""
+    found: npt.NDArray[np.float64] = check_array(
+        one_column(y, warn=warn), ensure_2d=False, dtype="float64", input_name="y"
+    )
+    return found
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -11,13 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsrm.accounting.selection import runs_to_gamma
+from dpsrm.audit.prove import quiet
 from dpsrm.core.errors import BudgetExceeded, need, need_extra
 from dpsrm.core.secret import Streams
 from dpsrm.estimators.base import PrivateEstimator, research_seed
 from dpsrm.estimators.fits import CountsFits
+from dpsrm.estimators.inputs import from_data
 from dpsrm.estimators.leaks import tell_price
 from dpsrm.estimators.scores import noisy_score
 from dpsrm.estimators.selection import ETA, TryPlan, plan_tries
+from dpsrm.estimators.targets import one_column
 from dpsrm.training.ranks import strategy
 
 need_extra("sklearn", extra="sklearn")
@@ -26,7 +31,16 @@ from sklearn.model_selection import ParameterGrid  # noqa: E402
 from sklearn.utils import _safe_indexing  # noqa: E402
 from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
+_FIXED = {"epsilon", "delta", "budget", "out", "accountant", "random_state", "classes", "target_range"}
 _ALL = "every try is charged as the dearest, and only the best one comes out: "
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """No log lines and no warnings: a line for every try would tell how many there were, which must stay secret."""
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @dataclass(eq=False, repr=False)
@@ -70,27 +84,44 @@ class PrivateSearchCV(MetaEstimatorMixin, CountsFits):  # type: ignore[misc]
         if self._fitted_before() and self.random_state is None:
             tell_price()
         streams = Streams.choose(research_seed(self.random_state))
+        y = one_column(y)  # before any record has a part, so that a refusal does not tell which
         train, test = self._parts(X, streams.sampling)
         settings = list(ParameterGrid(self.param_grid))
         made = [self._made(each) for each in settings]
         plan = plan_tries(made, n=len(train), epsilon=self.epsilon, delta=self.delta, tries=self.tries)
-        best = -np.inf
-        gamma = runs_to_gamma(self.tries, eta=ETA)
-        for _ in range(int(streams.output.logseries(1 - gamma))):
-            each = settings[int(streams.output.integers(len(settings)))]
-            tried, score = self._try(each, plan, (X, y), parts=(train, test), streams=streams)
-            if score > best:
-                best, self.best_estimator_, self.best_params_ = score, tried, each
-        self.best_score_ = best
+        speaker = min(made, key=lambda one: not from_data(one.bounds))
+        speaker.set_params(epsilon=plan.epsilon, delta=self.delta)._tell_of_tries(X, y, tried=len(train))
+        with _silence():
+            best = self._best(settings, plan, (X, y), parts=(train, test), streams=streams)
+        self.best_score_, self.best_estimator_, self.best_params_ = best
         self.epsilon_spent_ = plan.total
         self._restate(plan)
         return self
 
+    def _best(
+        self,
+        settings: Sequence[Mapping[str, Any]],
+        plan: TryPlan,
+        data: tuple[Any, Any],
+        *,
+        parts: tuple[Any, Any],
+        streams: Streams,
+    ) -> tuple[float, Any, Mapping[str, Any]]:
+        """The score, the estimator and the parameters of the best of a random number of tries; the first of equals."""
+        best: tuple[float, Any, Mapping[str, Any]] = (-np.inf, None, {})
+        gamma = runs_to_gamma(self.tries, eta=ETA)
+        for _ in range(int(streams.output.logseries(1 - gamma))):
+            each = settings[int(streams.output.integers(len(settings)))]
+            tried, score = self._try(each, plan, data, parts=parts, streams=streams)
+            if score > best[0]:
+                best = score, tried, each
+        return best
+
     def _made(self, parameters: Mapping[str, Any]) -> Any:
         """The estimator with some parameters; Rényi curves prove its tries, so they calibrate them."""
         need(
-            not {"epsilon", "delta", "budget", "out", "accountant", "random_state"} & set(parameters),
-            "epsilon, delta, accountant, budget, out and random_state are not searched",
+            not _FIXED & set(parameters),
+            f"{', '.join(sorted(_FIXED))} are not searched",
             parameters=sorted(parameters),
         )
         made = self.estimator._uncounted_clone()  # the search pays for all its tries, and their number stays secret
@@ -110,8 +141,8 @@ class PrivateSearchCV(MetaEstimatorMixin, CountsFits):  # type: ignore[misc]
         seed = None if streams.private else int(streams.output.integers(2**31))
         one = self._made(parameters).set_params(epsilon=plan.epsilon, delta=self.delta, random_state=seed)
         one.fit(_safe_indexing(X, train), _safe_indexing(y, train))
-        if not plan.covers(one.run_.plan.spending):
-            raise BudgetExceeded(f"{_ALL}the try {dict(parameters)} spent more than was planned")
+        if not plan.covers(one.run_.plan.reserved):
+            raise BudgetExceeded(f"{_ALL}the try {dict(parameters)} may spend more than was planned")
         merits = one.merits(_safe_indexing(X, test), _safe_indexing(y, test))
         return one, noisy_score(merits, streams, noise_multiplier=plan.score_noise, delta=self.delta)
 

@@ -41,7 +41,7 @@ class TryPlan:
     total: float
 
     def covers(self, spending: Spending) -> bool:
-        """Whether a try that spent this is paid for."""
+        """Whether a try that may spend this is paid for."""
         values = rdp_curve(spending).values
         return all(value <= paid for value, paid in zip(values, self.curve.values, strict=True))
 
@@ -73,7 +73,7 @@ def plan_tries(
 
 def _plan(candidates: Sequence[PrivateEstimator], each: float, *, n: int, delta: float, gamma: float) -> TryPlan:
     """The plan in which every try is calibrated to ε = `each`."""
-    curves = np.array([rdp_curve(_spending(one, each, n=n, delta=delta)).values for one in candidates])
+    curves = np.array([rdp_curve(_reserved(one, each, n=n, delta=delta)).values for one in candidates])
     dearest = curves.max(axis=0)
     orders = np.array(ORDERS)
     noise = float(np.sqrt(np.max(orders / (2 * dearest))))
@@ -82,9 +82,9 @@ def _plan(candidates: Sequence[PrivateEstimator], each: float, *, n: int, delta:
     return TryPlan(epsilon=each, curve=curve, score_noise=noise, total=total)
 
 
-def _spending(candidate: PrivateEstimator, epsilon: float, *, n: int, delta: float) -> Spending:
-    """What a fit of the candidate with this ε would charge."""
+def _reserved(candidate: PrivateEstimator, epsilon: float, *, n: int, delta: float) -> Spending:
+    """The most that a fit of the candidate with this ε may charge."""
     settings, shape, choices = candidate.set_params(epsilon=epsilon, delta=delta).asked(n, classes=candidate.outcomes)
     chosen = choose(settings, shape, choices)
     schedule = chosen.training.schedule(n, fixed=chosen.method.batch_for(n))
-    return make_plan(chosen.method, schedule, n=n, privacy=chosen.privacy).spending
+    return make_plan(chosen.method, schedule, n=n, privacy=chosen.privacy).reserved
