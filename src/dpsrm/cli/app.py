@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dpsrm.core.errors import DpsrmError, need_extra
+from dpsrm.core.errors import DpsrmError, need_extra, visible
 
 
 def main() -> None:
@@ -35,5 +35,5 @@ def _quiet_first(arguments: list[str]) -> list[str]:
 
 def _fail(message: str) -> None:
     """One line on stderr and exit code 2."""
-    sys.stderr.write(f"dpsrm: {message}\n")
+    sys.stderr.write("\n".join(map(visible, f"dpsrm: {message}".split("\n"))) + "\n")
     sys.exit(2)

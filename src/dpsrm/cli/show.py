@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import dpsrm
-from dpsrm.core.errors import InputError, need_extra
+from dpsrm.core.errors import InputError, need_extra, visible
 from dpsrm.report.facts import METRICS
 
 out = Console(emoji=False)
@@ -26,8 +25,6 @@ err = Console(stderr=True, emoji=False)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data (else $DPSRM_DATA, else ./data).")]
 """Options that many commands have."""
-_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode's categories of characters that show nothing themselves, but change what is shown."""
 
 
 def track(jobs: Iterable[Any], total: int, title: str) -> Iterable[Any]:
@@ -44,17 +41,6 @@ def plain_text(text: object) -> str:
     \\[red]a\\nb\\x1b[2K
     """
     return escape(visible(text))
-
-
-def visible(text: object) -> str:
-    """Text in which everything can be seen: control characters, line ends and writing directions as their escapes.
-
-    Names in a run folder may come from anywhere, and such characters could overwrite what we say, or add to it.
-    """
-    return "".join(
-        character.encode("unicode_escape").decode() if unicodedata.category(character) in _UNSEEN else character
-        for character in str(text)
-    )
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
-"""The project's own errors, the one way to check an argument, and the one way to ask for an extra package."""
+"""The project's own errors, the one way to check an argument, to ask for an extra package, and to quote others."""
 
 from __future__ import annotations
 
+import unicodedata
 from importlib import import_module
 from numbers import Real
 
@@ -98,3 +99,18 @@ def need_extra(package: str, *, extra: str) -> None:
         import_module(package)
     except ImportError as error:
         raise MissingExtra(f"this needs the package {package}; install it: pip install 'dpsrm[{extra}]'") from error
+
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of characters that show nothing themselves, but change what is shown."""
+
+
+def visible(text: object) -> str:
+    """Text in which everything can be seen: control characters, line ends and writing directions as their escapes.
+
+    Names in a run folder may come from anywhere, and such characters could overwrite what we say, or add to it.
+    """
+    return "".join(
+        character.encode("unicode_escape").decode() if unicodedata.category(character) in _UNSEEN else character
+        for character in str(text)
+    )
