@@ -28,6 +28,11 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Where any mode is on, torch takes the derivatives that look at no value: they also serve tensors that have none.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would wrap the method below, and import its compiler for that, which takes seconds."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
