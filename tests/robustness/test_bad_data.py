@@ -57,7 +57,7 @@ def test_a_third_label_for_a_module_of_two_classes_is_named(tmp_path):
 
 
 def test_a_model_of_another_type_of_numbers_is_told_what_to_do(tmp_path):
-    with pytest.raises(InputError, match=r"must take the records .*model\.float\(\), or float64 records"):
+    with pytest.raises(InputError, match=r"must take the records .*model\.float\(\); or, for float64, call"):
         go(tmp_path, records(), module=nn.Sequential(nn.Linear(5, 3)).double())
 
 
