@@ -11,9 +11,10 @@ from scipy.optimize import approx_fprime
 from dpsrm.core.errors import InputError
 from dpsrm.data import public as public_data
 from dpsrm.data.public import PublicFile, public_files
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.logistic import REGULARISER
 from dpsrm.experiments.recipes import Recipe, papers_noise, with_papers_noise
-from dpsrm.experiments.runner import Lab, missing, run_recipe
+from dpsrm.experiments.runner import missing, run_recipe
 from toy import RECIPE, toy_problem
 
 problem = pytest.fixture(scope="module")(toy_problem)
@@ -55,6 +56,15 @@ def test_results_are_kept_and_only_the_missing_is_run(tmp_path):
     lab.add("a9a", RECIPE, [{"seed": seed} for seed in range(2, 6)])
     assert missing(lab, "a9a", [RECIPE], range(6), validation=False) == []
     assert len(missing(lab, "a9a", [RECIPE], range(6), validation=True)) == 1
+
+
+def test_trials_on_another_trunk_are_not_added(tmp_path):
+    lab = Lab(tmp_path, tmp_path)
+    lab.need_same_trunk("cifar10-cnn6", "abc")
+    lab.add("cifar10-cnn6", RECIPE, [{"seed": 0, "trunk": "abc"}])
+    lab.need_same_trunk("cifar10-cnn6", "abc")
+    with pytest.raises(InputError, match=r"one pretrained trunk.*abc.*def"):
+        lab.need_same_trunk("cifar10-cnn6", "def")
 
 
 def test_a_torn_line_and_lost_numbers_do_no_harm(tmp_path):

@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 import torch
 
+from dpsrm.core.errors import InputError
 from dpsrm.data import Records, public
 from dpsrm.data.public import PublicFile
 from dpsrm.experiments import images, pretraining, reproduction
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.images import SMOOTHED, Images, smoothed_loss
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.networks import cnn4, cnn5, cnn6_head, cnn6_trunk, he_start, seeded
 from dpsrm.experiments.pretraining import CIFAR_PIXELS, Pretraining, features, trunk
 from dpsrm.experiments.problems import ABOUT, load_problem, prepare_problem
 from dpsrm.experiments.ratios import ratio
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.reproduction import Reproduction, Wanted
-from dpsrm.experiments.runner import Lab, run_recipe
+from dpsrm.experiments.runner import run_recipe
 from dpsrm.experiments.spaces import Space
 from dpsrm.experiments.tuning import SHORT, Effort, Search, Tuned, write_tuned
 from dpsrm.gradients import multiclass_loss
@@ -214,11 +216,20 @@ def test_pretraining_and_features_are_kept_under_their_fingerprint(cifar, monkey
     titles.clear()
     monkeypatch.setattr(images, "trunk", partial(trunk, recipe=recipe))
     for _ in range(2):
-        prepare_problem("cifar10-cnn6", cifar, track)
+        assert prepare_problem("cifar10-cnn6", cifar, track) == first.digest
     assert titles == ["CNN6: features of cifar-10-train", "CNN6: features of cifar-10-test"]
     problem = load_problem("cifar10-cnn6", cifar)
     assert problem.train.inputs.shape == (200, 2048)
     assert problem.facts["trunk"] == first.digest
+
+
+def test_a_table_is_not_continued_on_another_trunk(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduction, "prepare_problem", lambda *_: "def")
+    work = Reproduction(problem="cifar10-cnn6", lab=Lab(tmp_path, tmp_path))
+    kept, other = work.recipes(Wanted(methods=("DP-SGD",), epsilons=(2.0,)))[:2]
+    work.lab.add("cifar10-cnn6", kept, [{"seed": 0, "trunk": "abc"}])
+    with pytest.raises(InputError, match="one pretrained trunk"):
+        work.run([other], [0])
 
 
 def test_folding_batch_norm_changes_nothing():

@@ -14,6 +14,7 @@ from scipy.optimize import approx_fprime
 from dpsrm.accounting.calibrate import ACCOUNTANTS
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, Sampling, Scheme, Spending
 from dpsrm.experiments import rates
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.problems import about_problem, load_problem
 from dpsrm.experiments.rate_problems import GAP, LIPSCHITZ, SMOOTHNESS, UnitLogistic, assumptions, made_records
 from dpsrm.experiments.rates import (
@@ -32,7 +33,7 @@ from dpsrm.experiments.rates import (
     recipe,
 )
 from dpsrm.experiments.recipes import Recipe
-from dpsrm.experiments.runner import Lab, run_jobs
+from dpsrm.experiments.runner import run_jobs
 from dpsrm.gradients import binary_loss
 from dpsrm.methods import plan_theory
 from dpsrm.methods.rates import gd_rate, rrpsgd_rate, srm_rate

@@ -9,8 +9,9 @@ from dpsrm.experiments.charts import curve_charts
 from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.comparison import compare, leaders
 from dpsrm.experiments.figures import draw_curves
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.report import Chapter, write_report
-from dpsrm.experiments.runner import Lab, run_recipe
+from dpsrm.experiments.runner import run_recipe
 from dpsrm.experiments.tables import rows
 from toy import RECIPE, toy_problem
 

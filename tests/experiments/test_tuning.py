@@ -8,7 +8,7 @@ import pytest
 
 from dpsrm.accounting import runs_to_gamma, searched_guarantee
 from dpsrm.core.errors import InputError
-from dpsrm.experiments.runner import Lab
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.spaces import SPACES
 from dpsrm.experiments.tuning import LONG, Search, read_tuned, tune, write_tuned
 

@@ -58,9 +58,9 @@ def reproduce(
         need_extra(package, extra="experiments")
     from dpsrm.data.public import data_folder
     from dpsrm.experiments.images import FEATURE_SETS
+    from dpsrm.experiments.lab import Lab
     from dpsrm.experiments.problems import ABOUT
     from dpsrm.experiments.reproduction import Reproduction, publish
-    from dpsrm.experiments.runner import Lab
 
     known = (*ABOUT, *_MORE)
     need(problem in known, f"the problem must be one of {', '.join(known)}", problem=problem)

@@ -18,9 +18,10 @@ def reproduce_rates(
     data: Path, results: Path, *, trials: int, workers: int, run: bool, docs: Path, as_json: bool
 ) -> None:
     """Run the trials that are missing; write the table of fitted exponents and the figure."""
+    from dpsrm.experiments.lab import Lab
     from dpsrm.experiments.rate_figures import draw_rates, rates_table
     from dpsrm.experiments.rates import all_series, measured, missing_jobs
-    from dpsrm.experiments.runner import Lab, run_jobs
+    from dpsrm.experiments.runner import run_jobs
 
     lab, series = Lab(data, results), all_series()
     if run:
@@ -64,10 +65,10 @@ def reproduce_accountants(results: Path, *, run: bool, docs: Path, as_json: bool
 def reproduce_help(data: Path, results: Path, *, run: bool, docs: Path, as_json: bool) -> None:
     """Compute what is missing; draw where noise goes, few against many steps, and what the tables say of gains."""
     from dpsrm.experiments.flow import draw_flow
+    from dpsrm.experiments.lab import Lab
     from dpsrm.experiments.momentum import BATCHES, draw_gains, draw_noise, gains, noise_row, read_noise
     from dpsrm.experiments.problems import ABOUT
     from dpsrm.experiments.reproduction import Reproduction
-    from dpsrm.experiments.runner import Lab
 
     path, lab = results / "does-it-help.jsonl", Lab(results, results)
     rows = read_noise(path)

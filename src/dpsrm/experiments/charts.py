@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dpsrm.experiments.figures import Panel, band_of, curves_of, panels, tried
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.paper import FAMILY
 from dpsrm.experiments.recipes import Recipe
-from dpsrm.experiments.runner import Lab
 from dpsrm.report.page import Axis, Chart, Curve, Markup, tag
 
 _POINTS = 60

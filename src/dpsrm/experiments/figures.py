@@ -16,10 +16,10 @@ import numpy.typing as npt
 from scipy import stats
 
 from dpsrm.core.errors import need_extra
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.paper import FAMILY
 from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.recipes import Recipe
-from dpsrm.experiments.runner import Lab
 
 _OWN = ("#d55e00", "#e69f00", "#cc79a7", "#7b1fa2")
 _RIVALS = ("#0072b2", "#56b4e9", "#009e73", "#666666", "#8d6e63", "#1a237e", "#9e9d24")

@@ -136,16 +136,21 @@ def _linear(features: int) -> nn.Module:
     return layer
 
 
-def prepare_images(name: str, folder: Path, *, track: Track) -> None:
-    """Have everything on disk that `load_images` reads, so that several processes can call it at once."""
+def prepare_images(name: str, folder: Path, *, track: Track) -> str:
+    """Have everything on disk that `load_images` reads, so that several processes can call it at once.
+
+    Returns the digest of the pretrained trunk that the problem rests on, or nothing.
+    """
     if name in FEATURE_SETS:
         load_images(name, folder, track=track)
-        return
+        return ""
     image_files("mnist" if name == "mnist" else "cifar-10", folder)
-    if name == "cifar10-cnn6":
-        frozen = trunk(folder, track=track)
-        if not all(features_file(frozen, f"cifar-10-{part}", folder).exists() for part in ("train", "test")):
-            load_images(name, folder, track=track)
+    if name != "cifar10-cnn6":
+        return ""
+    frozen = trunk(folder, track=track)
+    if not all(features_file(frozen, f"cifar-10-{part}", folder).exists() for part in ("train", "test")):
+        load_images(name, folder, track=track)
+    return frozen.digest
 
 
 def _pixels(name: str, folder: Path) -> list[tuple[Tensor, Tensor]]:

@@ -147,12 +147,12 @@ def about_problem(name: str) -> About:
     return ABOUT[name]
 
 
-def prepare_problem(name: str, folder: Path, track: Track) -> None:
-    """Download and compute, once, what is not in the data folder yet."""
+def prepare_problem(name: str, folder: Path, track: Track) -> str:
+    """Download and compute, once, what is not in the data folder yet; the digest of a pretrained trunk, or nothing."""
     if ABOUT[name].images:
-        prepare_images(name, folder, track=track)
-    else:
-        public_files(name, folder)
+        return prepare_images(name, folder, track=track)
+    public_files(name, folder)
+    return ""
 
 
 def load_problem(name: str, folder: Path, track: Track = silent) -> Problem:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.rate_problems import LIPSCHITZ, SMOOTHNESS, assumptions, problem_name
 from dpsrm.experiments.recipes import DELTA, Recipe
-from dpsrm.experiments.runner import Job, Lab, missing
+from dpsrm.experiments.runner import Job, missing
 from dpsrm.methods import plan_theory
 from dpsrm.methods.rates import Rate, gd_rate, rrpsgd_rate
 

@@ -13,11 +13,12 @@ from dpsrm.experiments.charts import curve_charts
 from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.image_spaces import image_spaces
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.problems import ABOUT, About, prepare_problem
 from dpsrm.experiments.ratios import RIVAL
 from dpsrm.experiments.recipes import REPLACE, Recipe, at_half_step, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
-from dpsrm.experiments.runner import Lab, missing, run_jobs
+from dpsrm.experiments.runner import missing, run_jobs
 from dpsrm.experiments.spaces import SPACES, Space
 from dpsrm.experiments.tables import TableRow, rows
 from dpsrm.experiments.tuning import LONG, SHORT, Tuned, read_tuned, tune, write_tuned
@@ -133,7 +134,8 @@ class Reproduction:
         """Run what is missing, keeping each result as it comes."""
         jobs = missing(self.lab, self.problem, recipes, seeds, validation=validation)
         if jobs:
-            prepare_problem(self.problem, self.lab.data, self.track)  # here, so that not every worker does it
+            trunk = prepare_problem(self.problem, self.lab.data, self.track)  # here, so that not every worker does it
+            self.lab.need_same_trunk(self.problem, trunk)
             for _ in self.track(run_jobs(self.lab, jobs, workers=self.workers), len(jobs), title):
                 pass
 

@@ -1,12 +1,10 @@
-"""Run trials: cached by what decides their outcome, resumable, parallel over cores."""
+"""Run the trials that are missing: resumable, parallel over cores."""
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dpsrm.core.errors import need_extra
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.problems import Problem, about_problem, load_problem
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.training import Plan, TrialResult, run_trials
@@ -34,59 +33,6 @@ class Job:
     validation: bool
     recipe: Recipe
     seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Lab:
-    """Where data is and results go: one line of JSON per trial, in a file per problem."""
-
-    data: Path
-    results: Path
-
-    def knows(self, problem: str) -> bool:
-        """Whether there are trials of a problem."""
-        return self._file(problem).exists()
-
-    def read(self, problem: str, recipe: Recipe) -> list[dict[str, Any]]:
-        """The trials done so far, in the order of their seeds."""
-        path = self._file(problem)
-        if not path.exists():
-            return []
-        facts = path.stat()
-        trials = _trials(path, facts.st_mtime_ns, facts.st_size).get(recipe.key, {})
-        return [trials[seed] for seed in sorted(trials)]
-
-    def add(self, problem: str, recipe: Recipe, trials: Iterable[dict[str, Any]]) -> None:
-        """Keep further trials."""
-        path, facts = self._file(problem), asdict(recipe)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps({"recipe": facts, **_finite(trial)}, separators=(",", ":")) + "\n" for trial in trials]
-        torn = path.exists() and not path.read_bytes().endswith(b"\n")
-        with path.open("a", encoding="utf-8") as file:
-            file.write("\n" * torn + "".join(lines))
-
-    def _file(self, problem: str) -> Path:
-        """The file of a problem's trials."""
-        return self.results / f"{problem}.jsonl"
-
-
-def _finite(trial: dict[str, Any]) -> dict[str, Any]:
-    """A trial with null for what is no longer a number, which JSON cannot say."""
-    lost = (name for name, value in trial.items() if isinstance(value, float) and not math.isfinite(value))
-    return {**trial, **dict.fromkeys(lost)}
-
-
-@lru_cache(maxsize=4)
-def _trials(path: Path, changed: int, size: int) -> dict[str, dict[int, dict[str, Any]]]:
-    """A file's trials by recipe and seed, read once as long as the file stays the same, without a torn last line."""
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            trial = json.loads(line)
-        except ValueError:
-            continue
-        found.setdefault(Recipe(**trial.pop("recipe")).key, {})[trial["seed"]] = trial
-    return found
 
 
 def missing(lab: Lab, problem: str, recipes: Sequence[Recipe], seeds: Sequence[int], *, validation: bool) -> list[Job]:

@@ -9,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 from scipy import stats
 
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.paper import PAPER, PaperRow
 from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.ratios import RIVAL, Ratio, ratio
 from dpsrm.experiments.recipes import REPLACE, Recipe
-from dpsrm.experiments.runner import Lab
 
 Charged = Mapping[tuple[str, str, float | None], float | None]
 """By model, method and ε: the ε if the search for the settings is charged too."""

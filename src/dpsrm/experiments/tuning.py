@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from dpsrm.accounting import searched_guarantee
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.problems import ABOUT
 from dpsrm.experiments.recipes import DELTA, Recipe
-from dpsrm.experiments.runner import Lab
 from dpsrm.experiments.spaces import SPACES, Point, Space
 
 
