@@ -232,6 +232,25 @@ def test_a_table_is_not_continued_on_another_trunk(tmp_path, monkeypatch):
         work.run([other], [0])
 
 
+def test_the_trunk_kept_beside_the_results_is_used(tmp_path, monkeypatch):
+    """It is brought before anything is prepared; a trunk of the user's own stays, and no other problem brings one."""
+    kept = tmp_path / "results" / "cnn6" / "trunk-abc.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"the table's")
+    brought = tmp_path / "data" / "cnn6" / "trunk-abc.safetensors"
+    seen = []
+    monkeypatch.setattr(reproduction, "prepare_problem", lambda *_: seen.append(brought.exists()) or "")
+    monkeypatch.setattr(reproduction, "run_jobs", lambda *_, **__: iter(()))
+    for problem in ("mnist", "cifar10-cnn6"):
+        work = Reproduction(problem=problem, lab=Lab(tmp_path / "data", tmp_path / "results"))
+        work.run(work.recipes()[:1], [0])
+    assert seen == [False, True]
+    assert brought.read_bytes() == b"the table's"
+    brought.write_bytes(b"my own")
+    work.run(work.recipes()[:1], [0])
+    assert brought.read_bytes() == b"my own"
+
+
 def test_folding_batch_norm_changes_nothing():
     torch.manual_seed(0)
     normalised = cnn6_trunk(normalised=True)

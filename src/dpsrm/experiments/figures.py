@@ -74,6 +74,7 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
     Edge cases: without any curve at `epsilon` nothing is written, and no path returned.
     """
     need_extra("matplotlib", extra="cli")
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -98,8 +99,9 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for path in paths:
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with rc_context({"svg.hashsalt": stem.name}):  # else an SVG of the same numbers has other names in it each time
+        for path in paths:
+            figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import need
+from dpsrm.experiments.pretraining import TRUNKS
 from dpsrm.experiments.recipes import Recipe
 
 
@@ -38,6 +40,14 @@ class Lab:
         facts = path.stat()
         return _trials(path, facts.st_mtime_ns, facts.st_size)
 
+    def bring_trunk(self) -> None:
+        """Copy the pretrained trunk that is kept beside the results to the data folder, unless one is there."""
+        for kept in sorted(self.results.glob(f"{TRUNKS}/trunk-*.safetensors")):
+            there = self.data / TRUNKS / kept.name
+            if not there.exists():
+                there.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(kept, there)
+
     def need_same_trunk(self, problem: str, trunk: str) -> None:
         """Refuse to add trials on another pretrained trunk: rows on two trunks cannot stand in one table."""
         known = {trial.get("trunk", "") for trials in self._all(problem).values() for trial in trials.values()}
@@ -46,7 +56,8 @@ class Lab:
             "trials of one table need one pretrained trunk",
             results=", ".join(sorted(known)),
             data=trunk,
-            remedy="copy the trunk that is kept beside the results into the data folder, or use other --results",
+            remedy=f"take {TRUNKS} out of the data folder: then the trunk beside the results is used; or use "
+            "other --results",
         )
 
     def add(self, problem: str, recipe: Recipe, trials: Iterable[dict[str, Any]]) -> None:

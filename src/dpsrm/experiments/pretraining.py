@@ -59,6 +59,10 @@ class Pretraining:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
+TRUNKS = "cnn6"
+"""Where trunks and their features are, in the data folder; and beside results, the trunk that their table rests on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trunk:
     """Frozen convolutions without batch norm; `digest` names their weights, `accuracy` is on held-out CIFAR-100."""
@@ -71,7 +75,7 @@ class Trunk:
 def trunk(folder: Path, *, recipe: Pretraining | None = None, track: Track = silent) -> Trunk:
     """The pretrained trunk: from the cache in the data folder `folder`, or else trained now and kept there."""
     recipe = recipe or Pretraining()
-    path = folder / "cnn6" / f"trunk-{recipe.fingerprint}.safetensors"
+    path = folder / TRUNKS / f"trunk-{recipe.fingerprint}.safetensors"
     if not path.exists():
         weights, accuracy = _pretrain(folder, recipe, track)
         _keep(path, {**weights, "accuracy": torch.tensor(accuracy)})
@@ -85,7 +89,7 @@ def trunk(folder: Path, *, recipe: Pretraining | None = None, track: Track = sil
 
 def features_file(frozen: Trunk, name: str, folder: Path) -> Path:
     """Where the features of a set are kept."""
-    return folder / "cnn6" / f"features-{name}-{frozen.digest}.safetensors"
+    return folder / TRUNKS / f"features-{name}-{frozen.digest}.safetensors"
 
 
 def features(frozen: Trunk, name: str, folder: Path, *, pixels: Tensor, track: Track = silent) -> Tensor:

@@ -14,6 +14,7 @@ from dpsrm.experiments.columns import markdown
 from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.lab import Lab
+from dpsrm.experiments.overview import overview
 from dpsrm.experiments.problems import ABOUT, About, prepare_problem
 from dpsrm.experiments.ratios import RIVAL
 from dpsrm.experiments.recipes import REPLACE, Recipe, at_half_step, with_papers_noise
@@ -134,6 +135,8 @@ class Reproduction:
         """Run what is missing, keeping each result as it comes."""
         jobs = missing(self.lab, self.problem, recipes, seeds, validation=validation)
         if jobs:
+            if self.problem == "cifar10-cnn6":
+                self.lab.bring_trunk()
             trunk = prepare_problem(self.problem, self.lab.data, self.track)  # here, so that not every worker does it
             self.lab.need_same_trunk(self.problem, trunk)
             for _ in self.track(run_jobs(self.lab, jobs, workers=self.workers), len(jobs), title):
@@ -153,7 +156,7 @@ def publish(lab: Lab, folder: Path) -> Path:
     chapters = [chapter for chapter in chapters if chapter.rows]
     for work in works:
         found = [row for chapter in chapters if chapter.problem == work.problem for row in chapter.rows]
-        text = markdown(work.problem, found) + "\n"
+        text = (overview if work.about.images else markdown)(work.problem, found) + "\n"
         (folder / f"{work.problem}-table.md").write_text(text, encoding="utf-8")
     report = folder / "report.html"
     write_report(chapters, report)
