@@ -10,9 +10,12 @@ import torch
 from dpsrm.core.events import Scheme
 from dpsrm.data import Records
 from dpsrm.experiments.flow import METHODS, cells, flow_recipe, flow_row, keep_flow, missing_cells, read_flow
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.logistic import Logistic
 from dpsrm.experiments.momentum import extra_factor, noise_row, read_noise
+from dpsrm.experiments.ratios import ratio
 from dpsrm.experiments.remark import Setting, needed_noise
+from dpsrm.experiments.reproduction import Reproduction, Wanted
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "does-it-help.md").read_text()
@@ -41,6 +44,7 @@ def test_the_pages_noise_is_that_of_the_results(told):
 
 def test_the_pages_gains_are_those_of_the_results(told):
     features = {"features-mnist": "MNIST features", "features-fashion-mnist": "Fashion-MNIST features"}
+    features["features-cifar10"] = "CIFAR-10 features"
     wanted = set()
     for problem, found in told["gains"].items():
         for cell in found:
@@ -52,6 +56,20 @@ def test_the_pages_gains_are_those_of_the_results(told):
     assert {re.sub(r"\|\s+\|", "|  |", line.replace("**", "")) for line in found} == wanted
     bold = [line for line in found for part in line.split("|") if "**" in part]
     assert all("**−" in line for line in bold)
+
+
+def test_against_half_the_step_one_trial_of_thirty_comes_as_far():
+    lab = Lab(ROOT / "results", ROOT / "results")
+    recipes = Reproduction(problem="cifar10-cnn6", lab=lab).recipes(Wanted(epsilons=(8.0,), samplings=("poisson",)))
+    reached, trials = [], 0
+    for model in ("CNN6 relu", "CNN6 tanh"):
+        rows = {recipe.label: lab.read("cifar10-cnn6", recipe) for recipe in recipes if recipe.model == model}
+        for form in ("DP-SRM", "DP-SRM relative", "DP-SRM joint"):
+            costs = [ratio(rows[form], rows["DP-SGD, half step"], cost) for cost in ("steps", "seconds")]
+            trials += costs[0].trials
+            reached += [(round(costs[0].mean, 2), round(costs[1].mean, 2))] * costs[0].reached
+    assert (reached, trials) == ([(0.79, 1.26)], 30)
+    assert "one trial of thirty comes as far as its mean error, after 0.79\nof its iterations and 1.26" in PAGE
 
 
 def _text(gain):
