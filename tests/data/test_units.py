@@ -9,7 +9,8 @@ import torch
 
 from dpsrm.core.errors import InputError
 from dpsrm.data import Units, load, load_like
-from dpsrm.data.tables import identifier_names
+from dpsrm.data.encoding import HashEncoder
+from dpsrm.data.tables import Table, identifier_names
 from dpsrm.sampling import pick_rows
 
 
@@ -70,6 +71,12 @@ def test_words_are_not_joined_and_letters_not_lost():
 @pytest.mark.parametrize("ids", [["--5", "+-5", "-", "5"], ["9" * 4000, "8" * 4000]])
 def test_ids_that_almost_are_numbers_are_texts(ids):
     assert len(Units.of(ids)) == len(ids)
+
+
+def test_half_a_character_is_one_too():
+    assert len(Units.of(["a\ud800", "a", "a\ud801", "a\ud800"])) == 3
+    both = HashEncoder(("a",)).encode(Table(("a",), (("x\udc80", "y"),)))
+    assert np.array_equal(both[1:], HashEncoder(("a",)).encode(Table(("a",), (("y",),))))
 
 
 def test_an_id_longer_than_any_number_is_refused_in_our_words():

@@ -189,7 +189,7 @@ def test_an_adaptive_run_has_a_page(tmp_path):
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_the_pages_of_a_run_that_protects_persons_count_persons(tmp_path, adjacency):
-    """They called its 67 persons the records, neighbours one record, and said that a person's rows are not protected."""
+    """They called 67 persons the records, neighbours one record, and said that a person's rows are not protected."""
     folder = go(
         tmp_path / "run", unit=[row // 3 for row in range(200)], rows_per_unit=2, adjacency=adjacency, epsilon=3.0
     ).folder

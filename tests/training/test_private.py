@@ -13,7 +13,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from dpsrm import InputError, Privacy, ResumeError, Settings, Training
 from dpsrm.gradients import multiclass_loss
@@ -597,6 +604,18 @@ WEIGHTED = DataLoader(TensorDataset(*records()), batch_size=B, sampler=WeightedR
                 )
             },
             "sampler of one's own",
+        ),
+        (
+            {"loader": DataLoader(TensorDataset(*records()), batch_size=B, sampler=SequentialSampler(range(60)))},
+            f"also those that a sampler would leave out; got sampler=60, records={N}",
+        ),
+        (
+            {
+                "loader": DataLoader(
+                    TensorDataset(*records()), batch_size=B, sampler=RandomSampler(range(N), num_samples=60)
+                )
+            },
+            "also those that a sampler would leave out",
         ),
         ({"loader": DataLoader(TensorDataset(*records()), batch_size=None)}, "batch_size"),
         ({"loader": DataLoader(TensorDataset(*records()), batch_size=500)}, "batch_size"),
