@@ -9,6 +9,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, Te
 from dpsrm.core.errors import InputError
 from dpsrm.core.tree import leaves
 from dpsrm.data import DatasetRecords, Records, as_records
+from dpsrm.data.repeats import need_each_once
 from dpsrm.gradients import Objective
 
 X = np.arange(12, dtype=np.float64).reshape(4, 3)
@@ -167,7 +168,7 @@ def test_what_is_hidden_by_a_mask_is_not_read():
 )
 def test_a_record_that_is_there_twice_is_found(made, record):
     with pytest.raises(InputError, match=f"a record must be in a dataset once.*record={record};"):
-        DatasetRecords(made(Pairs())).refuse_repeats()
+        need_each_once(made(Pairs()))
 
 
 @pytest.mark.parametrize(
@@ -180,4 +181,4 @@ def test_a_record_that_is_there_twice_is_found(made, record):
     ],
 )
 def test_records_that_are_there_once_are_taken(made):
-    DatasetRecords(made(Pairs())).refuse_repeats()
+    need_each_once(made(Pairs()))

@@ -48,7 +48,7 @@ def test_a_record_given_twice_would_move_a_sum_by_twice_its_bound(monkeypatch, t
         return release(airlock, total, *rest)
 
     monkeypatch.setattr(Airlock, "_released", kept)
-    monkeypatch.setattr("dpsrm.data.DatasetRecords.refuse_repeats", lambda _: None)
+    monkeypatch.setattr("dpsrm.training.prepare.need_each_once", lambda _: None)
     for name, value in (("one", 0.5), ("other", -0.5)):
         trained(repeated(records(value)), tmp_path / name, promise=Privacy(**PROMISE))
         assert verify(tmp_path / name).ok

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.tree import Ragged, form, leaves, mapped, refilled
@@ -24,7 +23,6 @@ from dpsrm.data.stored import EncodedRecords
 ON_DISK = (MappedRecords, EncodedRecords, ImageFolder)
 """Records that are read when they are drawn, and know their own fingerprint."""
 
-Array = npt.NDArray[np.int64]
 _ADVICE = "let the collate function give tensors with the records in their first dimension"
 
 
@@ -100,22 +98,6 @@ class DatasetRecords:
             "torch, NumPy or random (which are set for each record), not from a generator of its own",
         )
 
-    def refuse_repeats(self) -> None:
-        """Refuse torch's `Subset` and `ConcatDataset` where a record of what they are made of is there twice.
-
-        Edge cases: two datasets that are not the same object are taken to hold different records.
-        """
-        owner_n, place_n = _origins(self.dataset, {})
-        _, first = np.unique(owner_n * (place_n.max() + 1) + place_n, return_index=True)
-        again = np.setdiff1d(np.arange(len(owner_n)), first, assume_unique=True)
-        need(
-            len(again) == 0,
-            "a record must be in a dataset once: one that is there twice counts twice, and the noise hides only one",
-            dataset=type(self.dataset).__name__,
-            record=int(place_n[again[0]]) if len(again) else None,
-            remedy="give each index once; to weigh some records more, weigh their losses (the clip then bounds them)",
-        )
-
     def _read(self, at: int) -> Any:
         """One record; with a collate function, what that makes of it."""
         record = self.dataset[at]
@@ -134,18 +116,6 @@ class DatasetRecords:
         some = len(leaves(batch)) > 0
         need(some and not wrong, "a batch is a tree of tensors with a row per record", remedy=_ADVICE, **wrong)
         return batch
-
-
-def _origins(dataset: Any, known: dict[int, int]) -> tuple[Array, Array]:
-    """Of which dataset each record is in the end, numbered as in `known`, and where in it."""
-    if type(dataset) is Subset:
-        owner_n, place_n = _origins(dataset.dataset, known)
-        chosen = np.asarray(dataset.indices, dtype=np.int64)
-        return owner_n[chosen], place_n[chosen]
-    if type(dataset) is ConcatDataset:
-        owners, places = zip(*(_origins(each, known) for each in dataset.datasets), strict=True)
-        return np.concatenate(owners), np.concatenate(places)
-    return np.full(len(dataset), known.setdefault(id(dataset), len(known))), np.arange(len(dataset))
 
 
 def _first_wrong(batch: Any, rows: int) -> dict[str, object]:

@@ -165,12 +165,11 @@ class PrivateEstimator(CountsFits):
     def _checked(self, X: Any, *, fitting: bool = False) -> Any:
         """X as scikit-learn checks it; DataFrames keep their columns, whatever they hold."""
         need_unmasked(X, "X")
-        rules = {"reset": fitting}
         if is_frame(X) and not by_record(self.bounds):
-            validate_data(self, X, skip_check_array=True, **rules)
+            validate_data(self, X, skip_check_array=True, reset=fitting)
             return X
         try:
-            return validate_data(self, X, accept_sparse="csr", dtype="float64", **rules)
+            return validate_data(self, X, accept_sparse="csr", dtype="float64", reset=fitting)
         except ValueError as error:
             if "contains NaN" not in str(error):
                 raise
