@@ -159,6 +159,27 @@ def test_epsilon_is_that_of_what_was_released(tmp_path):
     assert 0 < early < run.epsilon
 
 
+def test_epsilon_does_not_forget_what_was_seen(tmp_path):
+    """Gone back from 90 releases to 20, it was that of 20 (1.11 instead of 2.54); so it was after a crash."""
+    run = private(tmp_path / "run", steps=90, performance=Performance(checkpoint_steps=30))
+    go(run, 5)
+    state = run.state_dict()
+    go(run, 70)
+    seen = run.epsilon
+    run.load_state_dict(state)
+    assert run.epsilon >= seen
+    go(run, 3)
+    assert run.epsilon >= seen
+    run._abandoned()
+    again = private(tmp_path / "run", steps=90, performance=Performance(checkpoint_steps=30), resume=True)
+    assert again.steps_made < 75
+    assert again.epsilon >= seen
+    while again.steps_made < 75:
+        go(again, 1)
+    assert again.epsilon == seen
+    assert again.finish().epsilon > seen
+
+
 def test_an_early_stop_is_honest(tmp_path):
     run = private(tmp_path / "run", steps=200)
     go(run, 80)
