@@ -94,6 +94,6 @@ def test_no_page_shows_less_than_was_proved(epsilon):
 @pytest.mark.parametrize("epsilon", EPSILONS[:10])
 def test_attackers_are_not_shown_weaker_than_proved(epsilon):
     attack = Attack([0.0, epsilon], [min(epsilon / 4, 0.9), 1e-5])
-    page = attacker(attack)
+    page = attacker(attack, "record")
     assert numbers("right at most ", page)[0] >= 100 * attack.accuracy
     assert numbers("at 1 % false alarms ", page)[0] >= 100 * attack.true_positives(0.01)

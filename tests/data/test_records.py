@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from dpsrm.core.errors import InputError
 from dpsrm.core.tree import leaves
 from dpsrm.data import DatasetRecords, Records, as_records
+from dpsrm.data.repeats import need_each_once
 from dpsrm.gradients import Objective
 
 X = np.arange(12, dtype=np.float64).reshape(4, 3)
@@ -145,3 +146,39 @@ def test_indices_must_lie_inside(indices):
     for records in (as_records((X, Y)), as_records(Pairs())):
         with pytest.raises(InputError, match="indices"):
             records.take(indices)
+
+
+def test_what_is_hidden_by_a_mask_is_not_read():
+    hidden = np.ma.masked_array(np.eye(3), mask=np.eye(3) > 0)
+    for data in ((hidden, np.zeros(3)), (np.eye(3), np.ma.masked_array([0, 1, 0], mask=[1, 0, 0])), {"x": hidden}):
+        with pytest.raises(InputError, match="must not be hidden by a mask"):
+            as_records(data)
+    assert len(as_records((np.ma.masked_array(np.eye(3)), np.zeros(3)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("made", "record"),
+    [
+        (lambda data: Subset(data, [0, 1, 2, 0]), 0),
+        (lambda data: Subset(data, [2, 0, -4]), 0),
+        (lambda data: ConcatDataset([data, data]), 0),
+        (lambda data: ConcatDataset([Subset(data, [3, 1]), Subset(data, [0, 1])]), 1),
+        (lambda data: Subset(ConcatDataset([data, Pairs()]), [7, 1, 2, 7]), 3),
+    ],
+)
+def test_a_record_that_is_there_twice_is_found(made, record):
+    with pytest.raises(InputError, match=f"a record must be in a dataset once.*record={record};"):
+        need_each_once(made(Pairs()))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda data: data,
+        lambda data: Subset(data, [3, 0, 1]),
+        lambda data: ConcatDataset([data, Pairs()]),
+        lambda data: Subset(ConcatDataset([data, Pairs()]), [0, 4, 1, 5]),
+    ],
+)
+def test_records_that_are_there_once_are_taken(made):
+    need_each_once(made(Pairs()))

@@ -9,7 +9,8 @@ import torch
 
 from dpsrm.core.errors import InputError
 from dpsrm.data import Units, load, load_like
-from dpsrm.data.tables import identifier_names
+from dpsrm.data.encoding import HashEncoder
+from dpsrm.data.tables import Table, identifier_names
 from dpsrm.sampling import pick_rows
 
 
@@ -50,6 +51,9 @@ def test_no_id_of_a_list_merges_others(other):
         ["12", 12, "1\u200b2", "\uff11\uff12", " 12\u00a0", "1\ufe0f2", "12\x00"],
         ["ann", "ann\ufe0f", "ann\u034f", "ann\u180b", "a\u115fnn", "a\u1160nn", "ann\U000e0100", "ann\u17b4"],
         ["ann", "an\x07n", "an\x00n", "ann\u2800", "ann\x7f", "an\x9bn", "ann\u3164", "ann\uffa0", "ann\ufff1"],
+        ["O'Brien", "O\u2019Brien", "O\u02bcBrien", "O\u00b4Brien"],
+        ["a-12", "a\u201012", "a\u201112", "a\u201312", "a\u221212", "a\uff0d12"],
+        ["-12", "\u221212", -12, "-12.0"],
         ["ann lee", "ann  lee", "ann\tlee", "ann\r\nlee", " ann \u200b lee ", "ann\u3000lee", "ann\u2028lee"],
     ],
 )
@@ -62,6 +66,30 @@ def test_a_person_is_not_split_by_how_unicode_spells_them(ids):
 
 def test_words_are_not_joined_and_letters_not_lost():
     assert len(Units.of(["ann lee", "annlee", "ann-lee", "ann_lee", "\u0e01\u0e33", "\u0e01", "\u2801", "\u1100"])) == 8
+
+
+@pytest.mark.parametrize("ids", [["--5", "+-5", "-", "5"], ["9" * 4000, "8" * 4000]])
+def test_ids_that_almost_are_numbers_are_texts(ids):
+    assert len(Units.of(ids)) == len(ids)
+
+
+def test_half_a_character_is_one_too():
+    assert len(Units.of(["a\ud800", "a", "a\ud801", "a\ud800"])) == 3
+    both = HashEncoder(("a",)).encode(Table(("a",), (("x\udc80", "y"),)))
+    assert np.array_equal(both[1:], HashEncoder(("a",)).encode(Table(("a",), (("y",),))))
+
+
+def test_an_id_longer_than_any_number_is_refused_in_our_words():
+    with pytest.raises(InputError, match="every record must have an id"):
+        Units.of(["a", "9" * 5000])
+
+
+def test_an_id_under_a_mask_is_missing():
+    """NumPy's own readers leave it out; everybody else reads what lies under it: one more unit for the same person."""
+    hidden = np.ma.masked_array([7, 8, 7], mask=[False, True, False])
+    with pytest.raises(InputError, match="hidden by a mask; got hidden=1"):
+        Units.of(hidden)
+    assert len(Units.of(np.ma.masked_array([7, 8, 7]))) == 2
 
 
 def test_upper_and_lower_case_are_two():

@@ -347,6 +347,22 @@ def test_missing_numbers_of_an_array_are_refused_in_our_words():
     plain().fit(pd.DataFrame(holes), LABELS)
 
 
+def test_what_is_hidden_by_a_mask_is_refused():
+    """scikit-learn reads what lies under a mask."""
+    hidden = np.zeros(X.shape, dtype=bool)
+    hidden[0, 0] = True
+    model = PrivateLogisticRegression(classes=["ill", "well"], **QUICK)
+    for inputs, labels in (
+        (np.ma.masked_array(X, mask=hidden), LABELS),
+        (X, np.ma.masked_array(LABELS, mask=hidden[:, 0])),
+    ):
+        with pytest.raises(InputError, match="must not be hidden by a mask; got hidden=1"):
+            model.fit(inputs, labels)
+    fitted = model.fit(np.ma.masked_array(X), LABELS)
+    with pytest.raises(InputError, match="hidden by a mask"):
+        fitted.predict(np.ma.masked_array(X, mask=hidden))
+
+
 def test_a_delta_that_promises_nothing_is_warned_of():
     with pytest.warns(PrivacyLeakWarning, match="not below 1/n"):
         plain(delta=0.01).fit(X, LABELS)

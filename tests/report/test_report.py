@@ -36,7 +36,7 @@ def records(first=0.0):
     return Records(inputs, targets)
 
 
-def go(out, data=None, *, method=None, **privacy):
+def go(out, data=None, *, method=None, unit=None, **privacy):
     promise = {"epsilon": 1.0, "delta": 1e-5, **privacy}
     settings = Settings(
         privacy=Privacy(**promise) if promise["epsilon"] else None,
@@ -49,7 +49,7 @@ def go(out, data=None, *, method=None, **privacy):
     module = nn.Linear(4, 1)
     nn.init.ones_(module.weight)
     nn.init.ones_(module.bias)
-    return train(module, binary_loss, data or records(), settings, out=out)
+    return train(module, binary_loss, data or records(), settings, out=out, unit=unit)
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +185,33 @@ def test_an_adaptive_run_has_a_page(tmp_path):
     page = Page(folder.report.read_text())
     assert "zCDP filter" in page.text
     assert epsilon_over_run(read_facts(folder)) == []
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_the_pages_of_a_run_that_protects_persons_count_persons(tmp_path, adjacency):
+    """They called 67 persons the records, neighbours one record, and said that a person's rows are not protected."""
+    folder = go(
+        tmp_path / "run", unit=[row // 3 for row in range(200)], rows_per_unit=2, adjacency=adjacency, epsilon=3.0
+    ).folder
+    said = json.loads(folder.statement.read_text())
+    assert [set(each) & {"records", "units"} for each in said["releases"]] == [{"units"}]
+    items = said["items"]
+    assert "of 67 units" in items["releases"]
+    assert items["records"] == "67 (public, see above), of whose rows at most 2 count at a time."
+    assert items["adjacency"].startswith(("Replace-one: one unit, with all its rows", "Add-remove: one unit, with all"))
+    for text in (folder.report.read_text(), folder.card.read_text(), folder.statement.read_text()):
+        assert "Several records of one person" not in text
+        assert "umber of records" not in text
+        assert "67 records" not in text
+        assert "one record" not in text
+        assert "how many anyone has is protected" in text
+
+
+def test_the_pages_say_when_it_was_decided_what_to_release(run, tmp_path):
+    assert "planned before it began;" in json.loads(run.statement.read_text())["items"]["query_model"]
+    adaptive = json.loads(go(tmp_path / "run", method=Agd()).folder.statement.read_text())["items"]
+    assert "chosen as it went" in adaptive["query_model"]
+    assert "Every noisy sum and every noisy choice" in adaptive["accesses"]
 
 
 def test_an_unfinished_run_has_nothing_to_report(run, tmp_path):

@@ -269,6 +269,25 @@ def test_an_older_copy_that_went_on_is_noticed(tmp_path, budget):
         go(tmp_path, "c", path)
 
 
+def test_a_fresh_budget_in_the_place_of_one_that_was_spent_is_noticed(tmp_path, budget):
+    """Seventh attack: .864 of 1 was spent; deleted and made anew, the same file gave another run .864."""
+    path = budget(epsilon=1.0)
+    go(tmp_path, "a", path, epsilon=0.8)
+    for each in (path, beside(path)):
+        each.unlink()
+    assert verify(tmp_path / "a").ok
+    create_budget(path, Budget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE))
+    with pytest.raises(LedgerError, match="another budget than the one that was there"):
+        go(tmp_path, "b", path, epsilon=0.8)
+    assert not (tmp_path / "b").exists()
+    assert any("another budget" in problem for problem in verify(tmp_path / "a").problems)
+    with pytest.raises(LedgerError, match="another budget"):
+        reserve(path, TINY, run=str(tmp_path / "c"), data="d")
+    other = path.with_name("other")
+    create_budget(other, Budget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE))
+    go(tmp_path, "c", other, epsilon=0.8)
+
+
 def test_an_older_copy_is_noticed_when_a_run_is_resumed(tmp_path, budget):
     path = budget()
     put_back = older(path, both=True)

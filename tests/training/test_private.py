@@ -13,7 +13,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from dpsrm import InputError, Privacy, ResumeError, Settings, Training
 from dpsrm.gradients import multiclass_loss
@@ -150,6 +157,27 @@ def test_epsilon_is_that_of_what_was_released(tmp_path):
     assert read_ledger(tmp_path / "run/ledger.jsonl").spending.releases == 64
     go(run, 20)
     assert 0 < early < run.epsilon
+
+
+def test_epsilon_does_not_forget_what_was_seen(tmp_path):
+    """Gone back from 90 releases to 20, it was that of 20 (1.11 instead of 2.54); so it was after a crash."""
+    run = private(tmp_path / "run", steps=90, performance=Performance(checkpoint_steps=30))
+    go(run, 5)
+    state = run.state_dict()
+    go(run, 70)
+    seen = run.epsilon
+    run.load_state_dict(state)
+    assert run.epsilon >= seen
+    go(run, 3)
+    assert run.epsilon >= seen
+    run._abandoned()
+    again = private(tmp_path / "run", steps=90, performance=Performance(checkpoint_steps=30), resume=True)
+    assert again.steps_made < 75
+    assert again.epsilon >= seen
+    while again.steps_made < 75:
+        go(again, 1)
+    assert again.epsilon == seen
+    assert again.finish().epsilon > seen
 
 
 def test_an_early_stop_is_honest(tmp_path):
@@ -597,6 +625,18 @@ WEIGHTED = DataLoader(TensorDataset(*records()), batch_size=B, sampler=WeightedR
                 )
             },
             "sampler of one's own",
+        ),
+        (
+            {"loader": DataLoader(TensorDataset(*records()), batch_size=B, sampler=SequentialSampler(range(60)))},
+            f"also those that a sampler would leave out; got sampler=60, records={N}",
+        ),
+        (
+            {
+                "loader": DataLoader(
+                    TensorDataset(*records()), batch_size=B, sampler=RandomSampler(range(N), num_samples=60)
+                )
+            },
+            "also those that a sampler would leave out",
         ),
         ({"loader": DataLoader(TensorDataset(*records()), batch_size=None)}, "batch_size"),
         ({"loader": DataLoader(TensorDataset(*records()), batch_size=500)}, "batch_size"),

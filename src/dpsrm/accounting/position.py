@@ -38,8 +38,17 @@ class Position:
     head: str
 
     def need_reached(self, lines: Lines, *, path: Path, known_by: Path) -> None:
-        """Refuse a file of this budget that does not go on from this position; another budget is not its business."""
-        if self.budget in lines.hashes[:1] and not lines.extends(self.lines, self.head):
+        """Refuse a file of this budget that does not go on from this position, and another budget in its place.
+
+        Edge cases: a budget at another path than this one's was is not its business, unless it is the same.
+        """
+        if self.budget not in lines.hashes[:1]:
+            if Path(self.file) == path:
+                raise LedgerError(
+                    f"{path} is another budget than the one that was there when {known_by} reserved in it; put that "
+                    "back: what was spent stays spent; a budget for other records needs another name"
+                )
+        elif not lines.extends(self.lines, self.head):
             raise LedgerError(
                 f"{path} is older than what was reserved in it: {known_by} knows it with {self.lines} lines, and these "
                 f"are not the first {self.lines} of its {len(lines.hashes)}; put the newest copy back"

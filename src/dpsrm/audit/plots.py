@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsrm.accounting.guarantee import rounded_down, rounded_up
 from dpsrm.audit.bounds import curve
 from dpsrm.core.errors import need_extra
 
@@ -22,7 +23,8 @@ _FEWEST = 1e-4
 def audit_figure(result: AuditResult) -> Any:
     """The canaries' ROC against the most that the claim allows; log scale."""
     scores, signs = result.observed.scores(), result.observed.signs_m
-    title = f"{result.target.method.name}, claimed ε = {result.target.epsilon:g}: at least {result.bound.epsilon:.2f}"
+    claimed, found = rounded_up(result.target.epsilon), rounded_down(result.bound.epsilon, 3)
+    title = f"{result.target.method.name}, claimed ε = {claimed}: at least {found}"
     return _roc(result.observed.plan, scores, signs, title)
 
 

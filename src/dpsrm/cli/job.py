@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from torch import nn
 
+from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.cli.show import err, going_on, out
 from dpsrm.core.errors import need
 from dpsrm.core.files import read_toml
@@ -203,7 +204,9 @@ class _Shown:
         """Show it, if it is time."""
         if not self.due(progress.step, progress.steps):
             return
-        spent, allowed = ("∞", "∞") if self._epsilon is None else (f"{progress.epsilon:.3f}", f"{self._epsilon:g}")
+        spent, allowed = (
+            ("∞", "∞") if self._epsilon is None else (rounded_up(progress.epsilon, 4), f"{self._epsilon:g}")
+        )
         facts = f"batch loss {progress.private.loss:.4f}  ‖v‖ {progress.direction_norm:.3g}  ε {spent} of {allowed}"
         self._bar.update(self._task, completed=progress.step, total=progress.steps, facts=facts)
         self._bar.start()

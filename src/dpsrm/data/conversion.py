@@ -22,6 +22,7 @@ def as_tensor(values: object, name: str) -> Tensor:
     """
     if isinstance(values, Tensor):
         return values.detach()
+    need_unmasked(values, name)
     try:
         array = np.require(cast(Any, values), requirements=["C", "W"])
         if isinstance(values, (list, tuple)):
@@ -32,6 +33,20 @@ def as_tensor(values: object, name: str) -> Tensor:
             raise
         kind = getattr(values, "dtype", type(values).__name__)
         raise InputError(f"{name} must be an array of numbers; got {kind}; encode text first") from error
+
+
+def need_unmasked(values: object, name: str) -> None:
+    """Refuse arrays that hide values behind a mask: everything but NumPy itself would read what lies under it.
+
+    >>> need_unmasked(np.ma.masked_array([7, 8], mask=[True, False]), "ids")
+    Traceback (most recent call last):
+        ...
+    dpsrm.core.errors.InputError: ids must not be hidden by a mask; got hidden=1; put a declared value in their place: \
+ids.filled(…)
+    """
+    hidden = int(np.ma.getmaskarray(values).sum()) if isinstance(values, np.ma.MaskedArray) else 0
+    rule, remedy = f"{name} must not be hidden by a mask", f"put a declared value in their place: {name}.filled(…)"
+    need(hidden == 0, rule, hidden=hidden, remedy=remedy)
 
 
 def need_one_type(values: object, name: str) -> None:

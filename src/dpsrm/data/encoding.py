@@ -133,7 +133,7 @@ def bucket(column: str, text: str, buckets: int) -> tuple[int, int]:
     >>> bucket("job", "nurse", 256) == bucket("job", "nurse", 256)
     True
     """
-    digest = hashlib.blake2b(f"{column}={text}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{column}={text}".encode(errors="surrogatepass"), digest_size=8).digest()
     number = int.from_bytes(digest, "little")
     return number % buckets, 1 if number >> 63 else -1
 

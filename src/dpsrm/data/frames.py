@@ -129,7 +129,12 @@ def cells_of(name: str, column: pa.ChunkedArray) -> tuple[Cell, ...]:
         type=str(kind),
         remedy="remove or flatten the column",
     )
-    return tuple(_cell(value) for value in column.to_pylist())
+    try:
+        return tuple(_cell(value) for value in column.to_pylist())
+    except (ValueError, OverflowError) as error:  # a date that Python has no word for
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cells must be numbers, texts and dates; column {name!r}: {str(error)[:200]}") from error
 
 
 def _cell(value: object) -> Cell:

@@ -14,6 +14,7 @@ from torch import Tensor
 from dpsrm.core.errors import need
 from dpsrm.data.arrays import Arrays, read_ids
 from dpsrm.data.columns import Ignored
+from dpsrm.data.conversion import need_unmasked
 from dpsrm.data.libsvm import SparseRows
 from dpsrm.data.schema import Schema
 from dpsrm.data.tables import Cell, Table, read_cell, shown, split_unit
@@ -26,6 +27,12 @@ _IGNORED = frozenset(
 )
 """Unicode's Default_Ignorable_Code_Point without those of category Cf, and the blank Braille pattern: they look like
 nothing."""
+
+_ALIKE = str.maketrans(
+    dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d", "-")
+    | dict.fromkeys("\u2018\u2019\u201b\u02bc\u2032\u00b4\uff07", "'")
+)
+"""Dashes and apostrophes that programs put in place of - and ' while one types."""
 
 Array = npt.NDArray[Any]
 Source = Table | SparseRows | Arrays
@@ -47,6 +54,7 @@ def split_ids(source: Source, unit: str, *, path: Path, schema: Schema | None) -
 
 def distinct_ids(ids: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
     """The different ids as texts, as they first appear, and which of them each row has."""
+    need_unmasked(ids, "ids")
     kind = object if isinstance(ids, (list, tuple)) else None  # one type for a list would merge long numbers as floats
     values = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids, dtype=kind)
     need(values.ndim == 1, "ids must be one-dimensional, one for each record", shape=values.shape)
@@ -82,7 +90,10 @@ def _objects(values: Sequence[Any]) -> tuple[Array, Array, Array]:
 
 def _text(value: Cell, row: int) -> str:
     """One spelling of an id: whole numbers by their digits, however long; `InputError` if it is missing."""
-    text = _known(value)
+    try:
+        text = _known(value)
+    except ValueError:  # more digits than Python turns into a number
+        text = None
     need(
         text is not None,
         "every record must have an id of the unit whose privacy is protected",
@@ -96,7 +107,7 @@ def _text(value: Cell, row: int) -> str:
 def _known(value: Cell) -> str | None:
     """The id's text, None if it is missing."""
     value = _spelled(value) if isinstance(value, str) else value
-    if isinstance(value, str) and value.strip().lstrip("+-").isdecimal():
+    if isinstance(value, str) and value.removeprefix("-" if value[:1] == "-" else "+").isdecimal():
         return str(int(value))
     if isinstance(value, int):
         return str(int(value))
@@ -107,7 +118,8 @@ def _known(value: Cell) -> str | None:
 
 
 def _spelled(text: str) -> str:
-    """One spelling of what looks the same: NFKC, without what shows nothing, and one space wherever there is any.
+    """One spelling of what looks the same: NFKC, without what shows nothing, one dash, one apostrophe, and one space
+    wherever there is any.
 
     Upper and lower case stay two: ids that are codes may differ by that alone.
 
@@ -116,7 +128,7 @@ def _spelled(text: str) -> str:
     """
     if text.isascii() and text.isprintable() and "  " not in text:
         return text.strip()
-    seen = "".join(c for c in text if c.isspace() or not _shows_nothing(c))
+    seen = "".join(c for c in text if c.isspace() or not _shows_nothing(c)).translate(_ALIKE)
     return " ".join(unicodedata.normalize("NFKC", seen).split())
 
 

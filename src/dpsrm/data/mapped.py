@@ -20,7 +20,7 @@ from torch import Tensor
 from dpsrm.core.errors import InputError, need
 from dpsrm.core.tracking import Track, silent
 from dpsrm.core.tree import leaves, mapped
-from dpsrm.data.conversion import Indices, as_inputs, as_positions, as_targets
+from dpsrm.data.conversion import Indices, as_inputs, as_positions, as_targets, need_unmasked
 from dpsrm.data.records import need_finite
 
 Array = npt.NDArray[Any]
@@ -123,6 +123,7 @@ class MappedRecords:
 
 def _array(leaf: Any) -> Array:
     """An array of a tree as NumPy's, with a row per record and numbers that torch knows."""
+    need_unmasked(leaf, "records")
     array = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else np.asanyarray(leaf)
     need(array.ndim >= 1, "every array must have a row per record", shape=array.shape)
     kind = f"{array.dtype.kind}{array.dtype.itemsize}"

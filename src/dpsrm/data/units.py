@@ -56,7 +56,8 @@ class Units:
         texts, codes = distinct_ids(ids)
         counts = np.bincount(codes, minlength=len(texts))
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        keys = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
+        coded = (text.encode(errors="surrogatepass") for text in texts)  # half a character is one, too
+        keys = [int.from_bytes(hashlib.blake2b(each, digest_size=8).digest(), "little") for each in coded]
         return cls(np.argsort(codes, kind="stable").astype(np.int64), starts, np.array(keys, dtype=np.uint64))
 
     def __len__(self) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import InputError, need
 from dpsrm.data.arrays import Arrays, need_numbers
+from dpsrm.data.conversion import need_unmasked
 from dpsrm.data.encoders import Encoder, Source, encode_source, need_numbers_read
 from dpsrm.data.encoding import Floats
 from dpsrm.data.frames import table_of_frame
@@ -96,6 +97,7 @@ def _numbers(data: object) -> npt.NDArray[np.float64]:
         "records must be a path, a DataFrame, a dictionary of columns, an array, a tensor or a sparse matrix",
         type=type(data).__name__,
     )
+    need_unmasked(data, "records")
     values = data.detach().cpu().numpy() if isinstance(data, Tensor) else np.asarray(data)
     need_numbers(values)
     return values.astype(np.float64)

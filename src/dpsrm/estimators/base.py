@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dpsrm.core.errors import InputError, need, need_extra
 from dpsrm.core.secret import Streams
 from dpsrm.data import Loaded, Records, Units
+from dpsrm.data.conversion import need_unmasked
 from dpsrm.data.unlabelled import is_frame
 from dpsrm.estimators.fits import CountsFits
 from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, need_memory
@@ -163,12 +164,12 @@ class PrivateEstimator(CountsFits):
 
     def _checked(self, X: Any, *, fitting: bool = False) -> Any:
         """X as scikit-learn checks it; DataFrames keep their columns, whatever they hold."""
-        rules = {"reset": fitting}
+        need_unmasked(X, "X")
         if is_frame(X) and not by_record(self.bounds):
-            validate_data(self, X, skip_check_array=True, **rules)
+            validate_data(self, X, skip_check_array=True, reset=fitting)
             return X
         try:
-            return validate_data(self, X, accept_sparse="csr", dtype="float64", **rules)
+            return validate_data(self, X, accept_sparse="csr", dtype="float64", reset=fitting)
         except ValueError as error:
             if "contains NaN" not in str(error):
                 raise

@@ -18,7 +18,8 @@ def new_budget(path: Path | str, *, epsilon: float, delta: float) -> str:
     processes, too. Composed by Rényi divergences, which hold for fits chosen by looking at earlier ones.
 
     Guarantee: all models fitted with this budget, together, are (ε, δ)-DP, if the parts were chosen without looking at
-    the records: by `KFold`, not by `StratifiedKFold`, where one label moves other records to other folds. Scores on
+    the records (by `KFold`, not by `StratifiedKFold`, where one label moves other records to other folds), and a part
+    has a record once: a bootstrap sample (`BaggingClassifier`) has some several times, and each time counts. Scores on
     held-out private records are no models: they are exact, see `PrivateSearchCV`.
     """
     budget = Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency.REPLACE_ONE, parts=True)

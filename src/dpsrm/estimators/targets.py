@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsrm.core.errors import need_extra
-from dpsrm.data.conversion import need_one_type
+from dpsrm.data.conversion import need_one_type, need_unmasked
 
 need_extra("sklearn", extra="sklearn")
 from sklearn.utils.validation import column_or_1d  # noqa: E402
@@ -20,6 +20,7 @@ def one_column(y: Any, *, warn: bool = False) -> npt.NDArray[Any]:
     Guarantee: each element is a function of its record alone. NumPy would make texts of everybody's numbers for one
     record's "1", and floats of everybody's long whole numbers for one record's 0.5.
     """
+    need_unmasked(y, "y")
     need_one_type(y, "y")
     column: npt.NDArray[Any] = column_or_1d(y, warn=warn)
     return column

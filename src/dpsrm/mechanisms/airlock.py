@@ -149,8 +149,13 @@ class Airlock:
 
     @property
     def epsilon(self) -> float:
-        """ε of what was released so far, computed when asked; the budget is kept by what was *charged*."""
-        released = self.released
+        """ε of what was released so far, computed when asked; the budget is kept by what was *charged*.
+
+        Where releases are made again, those behind them were seen, too: until they are reached, all that is charged
+        counts.
+        """
+        behind = self._sum_log is not None and len(self._sum_log) > self.releases
+        released = self._ledger.spending if behind else self.released
         if released != self._spent[0]:
             self._spent = released, self._epsilon_of(released) if released.charges else 0.0
         return self._spent[1]

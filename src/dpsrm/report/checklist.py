@@ -44,13 +44,6 @@ def formal(facts: RunFacts) -> str:
 
 def _guarantee(facts: RunFacts) -> list[Item]:
     """What is promised, about whom, and what was looked at."""
-    relation = facts.ledger.header.adjacency
-    if relation is Adjacency.REPLACE_ONE:
-        words = "replace-one: one record is exchanged for any other; the number of records is public"
-    elif relation is Adjacency.ADD_REMOVE:
-        words = "add-remove: one record is added or left out; the number of records set the sampling rate and is public"
-    else:
-        raise AssertionError(relation)
     unit = facts.closing.unit
     return [
         Item("setting", "Setting", "Central: the operator holds the records; what is published is protected."),
@@ -61,15 +54,28 @@ def _guarantee(facts: RunFacts) -> list[Item]:
             f"{unit[:1].upper()}{unit[1:]}. Whoever has k of them has at most k times the ε (group privacy), and a "
             "δ that grows faster.",
         ),
-        Item("adjacency", "Neighbouring datasets", words.capitalize() + "."),
+        Item("adjacency", "Neighbouring datasets", _neighbours(facts)),
         Item("delta_against_n", "δ against 1/n", _delta_words(facts)),
         Item("accesses", "Accesses covered", _accesses(facts)),
         Item("released", "What is released", _released(facts)),
     ]
 
 
+def _neighbours(facts: RunFacts) -> str:
+    """Which two datasets cannot be told apart."""
+    relation, thing = facts.ledger.header.adjacency, facts.thing
+    whole = "" if facts.ledger.header.unit is None else ", with all its rows,"
+    if relation is Adjacency.REPLACE_ONE:
+        rows = "" if not whole else ", with any rows, more or fewer"
+        return f"Replace-one: one {thing}{whole} is exchanged for any other{rows}; the number of {thing}s is public."
+    if relation is Adjacency.ADD_REMOVE:
+        known = f"the number of {thing}s set the sampling rate and is public"
+        return f"Add-remove: one {thing}{whole} is added or left out; {known}."
+    raise AssertionError(relation)
+
+
 def _delta_words(facts: RunFacts) -> str:
-    """δ beside the number of records."""
+    """δ beside the number of records, or units."""
     promised, n = facts.promised, facts.records
     if promised is None or n is None:
         return "Does not apply."
@@ -89,7 +95,8 @@ def _accesses(facts: RunFacts) -> str:
     shared = " The run drew on a budget that several runs share." if facts.config.get("budget") else ""
     read = f" Read from the records and not covered: {read_words(facts.closing)}." if facts.closing.read else ""
     others = "Not covered: other runs and tuning on the same records."
-    return f"Every noisy sum of this training run.{before}{read} {others}{shared}"
+    chosen = " and every noisy choice" if facts.ledger.header.filter_rho is not None else ""
+    return f"Every noisy sum{chosen} of this training run.{before}{read} {others}{shared}"
 
 
 def _released(facts: RunFacts) -> str:
@@ -201,7 +208,8 @@ def native(facts: RunFacts) -> list[Item]:
         drawn, suffix = event.sampling, f"_{number + 1}" if number else ""
         text = (
             f"{count} releases with noise multiplier {rounded_down(event.noise_multiplier)} (std ÷ sensitivity), "
-            f"batches of {drawn.batch} of {drawn.population} records ({drawn.scheme.value}), rate {drawn.rate:.4g}."
+            f"batches of {drawn.batch} of {drawn.population} {facts.thing}s ({drawn.scheme.value}), "
+            f"rate {drawn.rate:.4g}."
         )
         found.append(Item(f"releases{suffix}", "Releases", text))
     if facts.ledger.header.filter_rho is not None:
@@ -227,14 +235,21 @@ def model(facts: RunFacts) -> list[Item]:
     size = sum(math.prod(shape) for shape in facts.tensors.values())
     kind = f"{chosen['kind']}; " if "kind" in chosen else ""
     listed = ", ".join(shapes[:8]) + (f" and {len(shapes) - 8} more" if len(shapes) > 8 else "")
-    n = facts.records
     return [
         Item("model", "Model", f"{kind}{size} numbers in {len(shapes)} tensors: {listed}."),
         Item("method", "Method", f"{method.get('name', '?')}; settings in config.toml, [method] and [training]."),
         Item("features", "Features", _features(table)),
         Item("target", "Target", _target(table)),
-        Item("records", "Records", "Not in the ledger." if n is None else f"{n} (public, see above)."),
+        _counted(facts),
     ]
+
+
+def _counted(facts: RunFacts) -> Item:
+    """How many there are of what is protected."""
+    n, unit = facts.records, facts.ledger.header.unit
+    if unit is not None:
+        return Item("records", "Units", f"{n} (public, see above), of whose rows at most {unit.rows} count at a time.")
+    return Item("records", "Records", "Not in the ledger." if n is None else f"{n} (public, see above).")
 
 
 def _features(table: Mapping[str, Any]) -> str:
@@ -267,7 +282,7 @@ def trust(facts: RunFacts) -> list[Item]:
     )
     return [
         Item("trust", "Who must be trusted", "The operator (curator) and the program. Not the readers of this folder."),
-        Item("query_model", "Queries and budget", "One run, planned before it began; no queries are answered later."),
+        Item("query_model", "Queries and budget", f"One run, {_planned(facts)}; no queries are answered later."),
         Item("generator", "Random numbers", generator),
         Item(
             "floating_point",
@@ -283,6 +298,13 @@ def trust(facts: RunFacts) -> list[Item]:
             "figures and must not be published.",
         ),
     ]
+
+
+def _planned(facts: RunFacts) -> str:
+    """When it was decided what would be released."""
+    if facts.ledger.header.filter_rho is not None:
+        return "whose releases were chosen as it went, within a limit fixed before it began"
+    return "planned before it began" + (" and stopped before its end" if facts.closing.planned else "")
 
 
 UNSAID = "Not stated by the operator."

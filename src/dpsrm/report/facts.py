@@ -52,8 +52,16 @@ class RunFacts:
 
     @property
     def records(self) -> int | None:
-        """n, which the ledger publishes, if it does."""
+        """n, of records or of units, which the ledger publishes, if it does."""
+        unit = self.ledger.header.unit
+        if unit is not None:
+            return unit.count
         return self.gaussians[0][0].sampling.population if self.gaussians else None
+
+    @property
+    def thing(self) -> str:
+        """What is counted and drawn: records, or units with all their rows."""
+        return "record" if self.ledger.header.unit is None else "unit"
 
     @property
     def made_by(self) -> str:
@@ -167,11 +175,17 @@ def not_protected(facts: RunFacts) -> list[str]:
     seeded = [] if facts.ledger.header.private_randomness else ["Anything, from those who know the seed of this run."]
     unit = facts.closing.unit
     read = [f"What was read from the records: {read_words(facts.closing)}."] if facts.closing.read else []
+    several, known = "Several records of one person together", "The number of records"
+    if (units := facts.ledger.header.unit) is not None:
+        several = "Several units together (a family, if the unit is a person)"
+        known = (
+            f"The number of units, and that at most {units.rows} rows of one count (how many anyone has is protected)"
+        )
     return [
         *seeded,
         *read,
-        f"Several records of one person together: the promise is for {unit}, one at a time.",
+        f"{several}: the promise is for {unit}, one at a time.",
         "What is true of people in general: that smokers are ill more often can be learned, and then said of a smoker.",
-        "The number of records, the settings, and what the operator declared public.",
+        f"{known}, the settings, and what the operator declared public.",
         "Choices made by looking at the data, other runs on it, and everything in private/.",
     ]

@@ -31,7 +31,7 @@ from dpsrm.training.summing import read
 
 def records_of(loader: DataLoader[Any]) -> RecordSource:
     """The records behind a loader, with its collate function; refuses a loader that draws in a way of its own."""
-    sampler = loader.sampler if type(loader.batch_sampler) in (BatchSampler, type(None)) else loader.batch_sampler
+    sampler: Any = loader.sampler if type(loader.batch_sampler) in (BatchSampler, type(None)) else loader.batch_sampler
     plain = type(sampler) in (RandomSampler, SequentialSampler) and not getattr(sampler, "replacement", False)
     need(
         plain and loader.batch_size is not None,
@@ -40,9 +40,16 @@ def records_of(loader: DataLoader[Any]) -> RecordSource:
         remedy="give a DataLoader with batch_size and shuffle only",
     )
     own = None if loader.collate_fn is default_collate else loader.collate_fn
-    if own is None and isinstance(loader.dataset, Dataset):
-        return as_records(loader.dataset)
-    return DatasetRecords(loader.dataset, own)  # a list of records, too
+    plainly = own is None and isinstance(loader.dataset, Dataset)
+    found = as_records(loader.dataset) if plainly else DatasetRecords(loader.dataset, own)  # a list of records, too
+    need(
+        len(sampler) == len(found),
+        "every record is drawn alike, also those that a sampler would leave out",
+        sampler=len(sampler),
+        records=len(found),
+        remedy="leave them out of the dataset: torch.utils.data.Subset(dataset, indices)",
+    )
+    return found
 
 
 _KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor")

@@ -51,7 +51,7 @@ class PrivateTraining:
 
     @property
     def epsilon(self) -> float:
-        """ε of the releases made so far.
+        """ε of the releases made so far, those included that going back, or a crash, makes again (all that is charged).
 
         It is what they cost if their number was fixed beforehand; the certificate of a run that is stopped early states
         the ε of the whole plan, since what was released may have decided when to stop.

@@ -31,6 +31,7 @@ from dpsrm.data import (
     Units,
     as_records,
 )
+from dpsrm.data.repeats import need_each_once
 from dpsrm.gradients import (
     AUTO,
     Layout,
@@ -254,6 +255,8 @@ def prepare(
     need_targets(objective, records)
     if isinstance(rows := rows_of(records), DatasetRecords):
         rows.refuse_memory()
+    if isinstance(records, DatasetRecords) and settings.privacy is not None:  # of a unit, every row is one person's
+        need_each_once(records.dataset)
     need_isolated(objective, records, performance=settings.performance)
     settings = chosen_for_module(settings, len(records), objective.layout.size)
     ranks = strategy_for(settings, objective.layout.size, lending)

@@ -1,0 +1,91 @@
+"""A record that torch's own datasets give twice counts twice: refused, unless it is one person's both times."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+
+from dpsrm import InputError, Privacy, Settings, Training, make_private, train
+from dpsrm.data import Records
+from dpsrm.gradients import squared_loss
+from dpsrm.mechanisms import Airlock
+from dpsrm.methods import Sgd
+from dpsrm.runs import verify
+
+N, COPIES = 30, 12
+PROMISE = {"epsilon": 1.0, "delta": 1e-5}
+
+
+def records(value=0.5):
+    inputs = torch.full((N, 3), 0.1)
+    inputs[0] = value
+    targets = torch.full((N,), 0.5)
+    targets[0] = 1.0 if value > 0 else -1.0
+    return TensorDataset(inputs, targets)
+
+
+def repeated(data):
+    return Subset(data, [0] * COPIES + list(range(N)))
+
+
+def trained(data, out, *, promise, **more):
+    module = nn.Linear(3, 1)
+    nn.init.zeros_(module.weight)
+    nn.init.zeros_(module.bias)
+    settings = Settings(
+        privacy=promise, method=Sgd(max_grad_norm=0.1), training=Training(batch=len(data), steps=1), seed=0
+    )
+    return train(module, squared_loss, data, settings, out=out, **more)
+
+
+def test_a_record_given_twice_would_move_a_sum_by_twice_its_bound(monkeypatch, tmp_path):
+    """Measured without privacy's guard, so that the test says why it is there: 13 times the bound of one record."""
+    seen = []
+    release = Airlock._released
+
+    def kept(airlock, total, *rest):
+        seen.append((total.secret.clone(), total.bound))
+        return release(airlock, total, *rest)
+
+    monkeypatch.setattr(Airlock, "_released", kept)
+    monkeypatch.setattr("dpsrm.training.prepare.need_each_once", lambda _: None)
+    for name, value in (("one", 0.5), ("other", -0.5)):
+        trained(repeated(records(value)), tmp_path / name, promise=Privacy(**PROMISE))
+        assert verify(tmp_path / name).ok
+    (one, bound), (other, _) = seen
+    assert float((one - other).norm()) > COPIES * bound
+
+
+@pytest.mark.parametrize("made", [repeated, lambda data: ConcatDataset([data, data])])
+def test_a_record_given_twice_is_refused_before_anything_is_charged(made, tmp_path):
+    with pytest.raises(InputError, match="a record must be in a dataset once"):
+        trained(made(records()), tmp_path / "run", promise=Privacy(**PROMISE))
+    module = nn.Linear(3, 1)
+    sgd, loader = torch.optim.SGD(module.parameters(), lr=0.1), DataLoader(made(records()), batch_size=5)
+    with pytest.raises(InputError, match="a record must be in a dataset once"):
+        make_private(
+            model=module,
+            losses=nn.MSELoss(reduction="none"),
+            optimizer=sgd,
+            data_loader=loader,
+            steps=1,
+            out=tmp_path / "loop",
+            **PROMISE,
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_privacy_or_for_one_person_records_may_be_repeated(tmp_path):
+    trained(repeated(records()), tmp_path / "plain", promise=None)
+    who = [0] * COPIES + list(range(N))
+    promise = Privacy(rows_per_unit=2, **PROMISE)
+    module, data = nn.Linear(3, 1), repeated(records())
+    settings = Settings(privacy=promise, method=Sgd(max_grad_norm=0.1), training=Training(batch=5, steps=1), seed=0)
+    train(module, squared_loss, data, settings, out=tmp_path / "people", unit=who)
+    assert verify(tmp_path / "people").ok
+
+
+def test_arrays_are_not_asked(tmp_path):
+    """Equal numbers are no repetition: two records may be alike."""
+    data = Records(torch.full((N, 3), 0.1), torch.zeros(N))
+    trained(data, tmp_path / "run", promise=Privacy(**PROMISE))
