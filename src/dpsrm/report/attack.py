@@ -102,13 +102,13 @@ def _first(spending: Spending, count: int) -> Spending:
     return Spending.of(charges, adjacency=spending.adjacency)
 
 
-def attacker(attack: Attack | None) -> Markup:
+def attacker(attack: Attack | None, noun: str = "record") -> Markup:
     """What ε and δ mean for somebody who tries."""
     if attack is None:
         return section("For an attacker", tag("p", "Nothing limits what an attacker can learn."), name="attacker")
     rows = [(f"{100 * rate:g} %", f"{percent_up(attack.true_positives(rate), 3)} %") for rate in FALSE_POSITIVES]
     words = (
-        "Suppose somebody knows every other record, has two candidates for this one, holds both equally likely, and "
+        f"Suppose somebody knows every other {noun}, has two candidates for this one, holds both equally likely, and "
         "sees all that was published. Whatever they do, their guess is right at most "
         f"{percent_up(attack.accuracy, 3)} % of the time (a coin: 50 %)."
     )
@@ -116,18 +116,18 @@ def attacker(attack: Attack | None) -> Markup:
         "What this means for an attacker",
         tag("p", words),
         table("How often a guess can be right", ("false alarms", "true positives, at most"), rows),
-        tag("div", _roc(attack), _posterior(attack), class_="charts"),
+        tag("div", _roc(attack, noun), _posterior(attack), class_="charts"),
         name="attacker",
     )
 
 
-def _roc(attack: Attack) -> Markup:
+def _roc(attack: Attack, noun: str) -> Markup:
     """True against false positives."""
     rates = [10 ** (-3 + 3 * k / 30) for k in range(31)]
     found = [(rate, attack.true_positives(rate)) for rate in rates]
     chart = Chart(
         name="roc",
-        title="Finding a record",
+        title=f"Finding a {noun}",
         alternative=f"The most true positives any attack reaches: at 1 % false alarms "
         f"{percent_up(attack.true_positives(0.01), 3)} %. Guessing gives 1 %. Logarithmic axes.",
         x=Axis(label="false positives", low=1e-3, high=1.0, log=True),

@@ -44,11 +44,11 @@ def formal(facts: RunFacts) -> str:
 
 def _guarantee(facts: RunFacts) -> list[Item]:
     """What is promised, about whom, and what was looked at."""
-    relation = facts.ledger.header.adjacency
+    relation, noun = facts.ledger.header.adjacency, facts.noun
     if relation is Adjacency.REPLACE_ONE:
-        words = "replace-one: one record is exchanged for any other; the number of records is public"
+        words = f"replace-one: one {noun} is exchanged for any other; the number of {noun}s is public"
     elif relation is Adjacency.ADD_REMOVE:
-        words = "add-remove: one record is added or left out; the number of records set the sampling rate and is public"
+        words = f"add-remove: one {noun} is added or left out; the number of {noun}s set the sampling rate and is public"
     else:
         raise AssertionError(relation)
     unit = facts.closing.unit
@@ -201,7 +201,7 @@ def native(facts: RunFacts) -> list[Item]:
         drawn, suffix = event.sampling, f"_{number + 1}" if number else ""
         text = (
             f"{count} releases with noise multiplier {rounded_down(event.noise_multiplier)} (std ÷ sensitivity), "
-            f"batches of {drawn.batch} of {drawn.population} records ({drawn.scheme.value}), rate {drawn.rate:.4g}."
+            f"batches of {drawn.batch} of {drawn.population} {facts.noun}s ({drawn.scheme.value}), rate {drawn.rate:.4g}."
         )
         found.append(Item(f"releases{suffix}", "Releases", text))
     if facts.ledger.header.filter_rho is not None:
@@ -233,7 +233,7 @@ def model(facts: RunFacts) -> list[Item]:
         Item("method", "Method", f"{method.get('name', '?')}; settings in config.toml, [method] and [training]."),
         Item("features", "Features", _features(table)),
         Item("target", "Target", _target(table)),
-        Item("records", "Records", "Not in the ledger." if n is None else f"{n} (public, see above)."),
+        Item("records", f"{facts.noun.capitalize()}s", "Not in the ledger." if n is None else f"{n} (public, see above)."),
     ]
 
 

@@ -56,6 +56,11 @@ class RunFacts:
         return self.gaussians[0][0].sampling.population if self.gaussians else None
 
     @property
+    def noun(self) -> str:
+        """What neighbours differ in: one record, or one unit with all its records."""
+        return "record" if self.ledger.header.unit is None else "unit"
+
+    @property
     def made_by(self) -> str:
         """The version of dpsrm that ran."""
         packages = self.environment.get("packages", {})
@@ -165,13 +170,19 @@ def from_whom(facts: RunFacts) -> str:
 def not_protected(facts: RunFacts) -> list[str]:
     """What the promise leaves out."""
     seeded = [] if facts.ledger.header.private_randomness else ["Anything, from those who know the seed of this run."]
-    unit = facts.closing.unit
+    unit, several = facts.closing.unit, "Several records of one person together"
+    public = "The number of records"
+    ids = []
+    if facts.ledger.header.unit is not None:
+        several, public = "Several units together", "The number of units, and the most rows of one that count"
+        ids = ["Whoever has two ids: they are two units."]
     read = [f"What was read from the records: {read_words(facts.closing)}."] if facts.closing.read else []
     return [
         *seeded,
         *read,
-        f"Several records of one person together: the promise is for {unit}, one at a time.",
+        f"{several}: the promise is for {unit}, one at a time.",
+        *ids,
         "What is true of people in general: that smokers are ill more often can be learned, and then said of a smoker.",
-        "The number of records, the settings, and what the operator declared public.",
+        f"{public}, the settings, and what the operator declared public.",
         "Choices made by looking at the data, other runs on it, and everything in private/.",
     ]

@@ -40,7 +40,7 @@ def report(facts: RunFacts, attack: Attack | None) -> str:
     return page(
         "Privacy report",
         _top(facts),
-        attacker(attack),
+        attacker(attack, facts.noun),
         _facts(facts),
         over_run(facts),
         _check(facts),
@@ -55,7 +55,7 @@ def _top(facts: RunFacts) -> Markup:
     epsilon = "∞" if promised is None else rounded_up(promised.epsilon, 4)
     delta = "–" if promised is None else rounded_up(promised.delta)
     boxes = [
-        (f"ε = {epsilon}", "how much one record can change the odds"),
+        (f"ε = {epsilon}", f"how much one {facts.noun} can change the odds"),
         (f"δ = {delta}", "chance that this fails"),
         (facts.closing.unit, "what is protected, one at a time"),
     ]
