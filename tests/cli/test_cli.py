@@ -44,6 +44,8 @@ def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path
     assert body["test"]["error"] < 0.3
     assert body["test"]["auc"] > 0.7
     assert 0 < body["test"]["log_loss"] < 0.69
+    assert body["constant"]["auc"] == 0.5
+    assert body["test"]["log_loss"] < body["constant"]["log_loss"] < 0.7
     config = (tmp_path / "run" / "config.toml").read_text()
     assert "[preprocessing]" in config
     assert (tmp_path / "run" / "private" / "metrics.json").exists()
@@ -65,6 +67,16 @@ def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path
     result = dpsrm("verify", tmp_path / "run", "--json")
     assert result.code == 1
     assert json.loads(result.stdout)["ok"] is False
+
+
+def test_a_model_that_learned_nothing_is_told(table, tmp_path, dpsrm):
+    """It is compared with always the same answer; a rare class makes any model look good."""
+    given = [*train_arguments(table, tmp_path / "run"), "--test", table / "test.csv"]
+    good = dpsrm(*given)
+    assert "constant: always the same answer" in good.stderr
+    assert "no better" not in good.stderr
+    bad = dpsrm(*given, "--overwrite", "--set", "training.steps=1", "--set", "training.learning_rate=500")
+    assert "The model's log-loss is no better than that" in bad.stderr
 
 
 def test_the_chain_head_is_told_in_one_line(table, tmp_path, dpsrm, answer):
@@ -384,6 +396,13 @@ def test_an_interrupted_run_is_resumed_by_one_command(table, tmp_path, dpsrm, an
     again = dpsrm("train", "--resume", tmp_path / "run")
     assert again.code == 2
     assert "finished" in again.stderr
+
+
+def test_what_is_no_config_and_what_is_no_run_is_said(table, tmp_path, dpsrm):
+    assert f"for records: --data {table / 'train.csv'}" in dpsrm("train", table / "train.csv").stderr
+    assert "a run is a folder" in dpsrm("train", "--resume", tmp_path / "none").stderr
+    (tmp_path / "a.toml").write_text('[data]\npath = "x.csv"\n[privacy]\nepsilon = "1"\ndelta = 1e-5\n')
+    assert "privacy.epsilon must be a number" in dpsrm("train", tmp_path / "a.toml").stderr
 
 
 @pytest.mark.parametrize("number", ["7", "0"])

@@ -193,3 +193,17 @@ def test_decimal_commas_are_refused_where_they_would_be_hashed(tmp_path):
     ):
         with pytest.raises(InputError, match=says):
             read()
+
+
+def test_columns_that_should_not_be_texts_are_told(tmp_path, caplog):
+    rows = [f"{1 + i % 28}.09.2022,${i},{i}%,note {i},nurse,{i},{'yes' if i % 2 else 'no'}" for i in range(150)]
+    (tmp_path / "x.csv").write_text("\n".join(["seen,cost,share,note,job,age,ill", *rows]) + "\n")
+    loaded = load(tmp_path / "x.csv", "ill")
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "seen (dates), cost (money), share (per cent), note (free text): read as texts" in told
+    assert "for your eyes only" in told
+    assert "free text" not in str(loaded.description), "nothing of it is published"
+    caplog.clear()
+    (tmp_path / "y.csv").write_text("job,version,ill\nnurse,1.2.3,yes\ncook,1.2.4,no\n")
+    load(tmp_path / "y.csv", "ill")
+    assert caplog.text == ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.measure import Measurement
 from rich.table import Table
 
 from dpsrm.accounting.guarantee import rounded_up
@@ -65,6 +66,7 @@ def _row(run: Path) -> dict[str, Any]:
     return {
         "run": str(run),
         "verifies": found.ok,
+        "unfinished": found.facts is not None and found.facts.closing is None,
         "problems": list(found.problems),
         "epsilon": math.inf if guarantee is None else guarantee.epsilon,
         "delta": None if guarantee is None else guarantee.delta,
@@ -108,31 +110,48 @@ def _best(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> dict[str, 
 
 
 def _table(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> Table:
-    """A line per run; the best of each measure is bold. What is the same in all runs stands below, once."""
+    """A line per run, or a column where lines are too long; the best of each measure is bold.
+
+    What is the same in all runs stands below, once.
+    """
     best = _best(rows, measures)
     differing = [name for name in _FACTS if len({str(row[name]) for row in rows}) > 1]
     same = [f"{name.replace('_', ' ')} {plain_text(rows[0][name])}" for name in _FACTS if name not in differing]
-    table = Table(title="the measures are exact: do not publish them" if measures else None)
     parents = {Path(row["run"]).parent for row in rows}
     together = len(rows) > 1 and len(parents) == 1
     same += [f"folder {plain_text(parents.pop())}"] if together else []
-    table.caption = f"in all runs: {', '.join(same)}" if same else None
-    table.add_column("run", no_wrap=True, overflow="fold")
-    for name in ("ε", *(name.replace("_", " ") for name in differing), *map(METRICS.get, measures)):
-        table.add_column(str(name), justify="right")
+    lines = [["run", "ε", *(name.replace("_", " ") for name in differing), *(METRICS[name] for name in measures)]]
     for row in rows:
         told = "no guarantee" if math.isinf(row["epsilon"]) else rounded_up(row["epsilon"], 4)
         cells = [
             plain_text(Path(row["run"]).name if together else row["run"]),
-            told if row["verifies"] else f"{told} [red]does not verify[/]",
+            told if row["verifies"] else f"{told} [red]{'unfinished' if row['unfinished'] else 'does not verify'}[/]",
         ]
         cells += ["" if row[name] is None else plain_text(row[name]) for name in differing]
         for name in measures:
             value = row["test"].get(name)
             text = "" if value is None else f"{value:.4g}"
             cells.append(f"[bold]{text}[/]" if row["run"] == best[name] else text)
-        table.add_row(*cells)
+        lines.append(cells)
+    table = _grid(lines) if _fits(_grid(lines)) else _grid(list(zip(*lines, strict=True)))
+    table.title = "the measures are exact: do not publish them" if measures else None
+    table.caption = f"in all runs: {', '.join(same)}" if same else None
     return table
+
+
+def _grid(lines: Sequence[Sequence[str]]) -> Table:
+    """Lines of cells, the first of them the heads; numbers are never cut."""
+    table = Table()
+    for place, head in enumerate(lines[0]):
+        table.add_column(head, justify="right" if place else "left", overflow="fold")
+    for line in lines[1:]:
+        table.add_row(*line)
+    return table
+
+
+def _fits(table: Table) -> bool:
+    """Whether the terminal has room for every cell in one line."""
+    return Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width
 
 
 def _draw(rows: Sequence[dict[str, Any]], measure: str, path: Path) -> None:

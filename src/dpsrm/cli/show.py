@@ -108,7 +108,7 @@ def show_head(head: str) -> None:
 
 def metrics_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Table:
     """Metrics as rows, one column per model."""
-    table = Table(title=title)
+    table = Table(title=title, min_width=len(title) + 4)  # a title in one line
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")

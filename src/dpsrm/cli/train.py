@@ -11,6 +11,7 @@ import typer
 from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.cli.show import Json, err, metrics_table, next_step, out, plain_text, print_json, show_head, track
 from dpsrm.core.errors import DpsrmError, InputError, need
+from dpsrm.report.facts import METRICS
 
 if TYPE_CHECKING:
     from dpsrm.cli.job import Outcome, TrainingJob
@@ -67,6 +68,10 @@ def train(
     if resume is not None:
         _need_own_settings(given)
         config = resume / "config.toml"
+        need(config.exists(), "a run is a folder with a config.toml", run=str(resume), remedy="give the folder of --out")
+    elif config is not None:
+        table = config.suffix.lower() in (".csv", ".tsv", ".parquet", ".npz")
+        need(not table, "train takes a config file", got=str(config), remedy=f"for records: --data {config}")
     sections: dict[str, Any] = {} if config is None else read_toml(config)
     names = None if classes is None else [name.strip() for name in classes.split(",")]
     _fill(sections, "data", path=data, test=test, target=target, schema=schema, classes=names)
@@ -232,6 +237,11 @@ def _chosen(settings: Settings, model: Model, records: Loaded) -> Settings:
 
 def _tell_start(job: TrainingJob, told: Config, *, resuming: bool) -> None:
     """Before the bar: which run goes on; or what a new one is trained with, unless `_chosen` has said so."""
+    from dpsrm.runs.folder import RunFolder
+    from dpsrm.training.reopen import is_closed
+
+    if resuming and is_closed(RunFolder(job.out)):
+        return  # it will be refused
     if resuming:
         err.print(f"Going on with {plain_text(job.out)}", highlight=False, soft_wrap=True)
     elif job.settings.method is told.settings.method:
@@ -253,6 +263,20 @@ def _tell_given(settings: Settings, n: int) -> None:
     )
 
 
+def _against_constant(metrics: dict[str, dict[str, float]]) -> str:
+    """What the column of constants means, and whether the model is worth more."""
+    from dpsrm.cli.job import CONSTANT
+
+    first = next(name for name in metrics["test"] if name in ("log_loss", "rmse"))
+    words = f"{CONSTANT}: always the same answer, " + ("the mean" if first == "rmse" else "the shares of the classes")
+    if metrics["test"][first] < metrics[CONSTANT][first]:
+        return words
+    return (
+        f"{words}. The model's {METRICS[first]} is no better than that: at this ε there are too few records for what is to "
+        "be learned, or the settings do not suit; fewer columns, a schema or a larger ε may help (private/report.html)"
+    )
+
+
 def _show(outcome: Outcome) -> None:
     """The result, for people."""
     run, folder = outcome.run, outcome.run.folder
@@ -265,6 +289,7 @@ def _show(outcome: Outcome) -> None:
         )
     if outcome.metrics:
         out.print(metrics_table("on the test records (not private: do not publish)", outcome.metrics))
+        err.print(_against_constant(outcome.metrics), highlight=False, soft_wrap=True)
     out.print(f"Run folder: {plain_text(folder.path)} (publishable, except {folder.private.name}/)", soft_wrap=True)
     show_head(run.head)
     next_step("read the report, and show it to others", f"dpsrm report {folder.path} --open")

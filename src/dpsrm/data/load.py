@@ -20,7 +20,7 @@ from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npy, read_npz
 from dpsrm.data.arrow import SUFFIXES, ArrowRows, TableFile
 from dpsrm.data.conversion import as_inputs, as_targets, as_tensor
 from dpsrm.data.datasets import ON_DISK, DatasetRecords
-from dpsrm.data.encoders import Encoder, Source, encode_source, encoder_for, need_numbers_read
+from dpsrm.data.encoders import Encoder, Source, encode_source, encoder_for, need_numbers_read, tell_hashed
 from dpsrm.data.encoding import unit_norm
 from dpsrm.data.features import ImageFeatures
 from dpsrm.data.frames import read_parquet
@@ -172,6 +172,7 @@ def load(
         loaded = replace(loaded, unit=unit, units=Units.of(ids))
     elif isinstance(source, Table):
         tell_identifiers(name for name in source.columns if name != target)
+    tell_hashed(source, encoder)
     columns = isinstance(source, SparseRows) or (isinstance(source, Arrays) and source.x.ndim == 2)
     if normalise is None and columns and isinstance(loaded.rows, Records):
         need_scale(loaded.rows)  # pixels have one scale, a table's columns are encoded to have one

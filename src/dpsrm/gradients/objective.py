@@ -283,6 +283,8 @@ _HINTS = {
     "same dtype": "give model and records one type of numbers: model.float(); or, for float64, call "
     "torch.set_default_dtype(torch.float64) before the records are given",
     "dynamic shape": "run all experts on every example, with a gate of zero for those that are not chosen",
+    ".item()": "torch.where instead of a branch on an example's values; instead of packed sequences, padding to one "
+    "length and the last real step chosen by a mask",
     "control flow": "torch.where instead of a branch; a mask instead of packed sequences",
 }
 """What helps, by a word of torch's error."""

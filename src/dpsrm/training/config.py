@@ -239,6 +239,9 @@ def _plain_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+_KINDS = {float: "a number", int: "a whole number", str: "a text in quotes", bool: "true or false"}
+
+
 def _typed(value: Any, hint: Any, where: str) -> Any:
     """`value` as `hint` asks (whole numbers may stand for decimals); `InputError` if it cannot be."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
@@ -256,7 +259,7 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         return float(value)
     if hint in (int, str, bool) and type(value) is hint:
         return value
-    raise InputError(f"{where} must be {getattr(hint, '__name__', hint)}; got {value!r}")
+    raise InputError(f"{where} must be {_KINDS.get(hint, getattr(hint, '__name__', hint))}; got {value!r}")
 
 
 def _first_that_fits(value: Any, options: list[Any], where: str) -> Any:
