@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import Json, err, next_step, plain_text, print_json
+from dpsrm.cli.show import Json, err, next_step, plain_text, print_json, track
 from dpsrm.core.errors import need
 from dpsrm.core.files import write_atomically
 
@@ -31,7 +32,7 @@ def predict(
     _need_free(to, data, overwrite=overwrite)
     from dpsrm.training import load_run
 
-    columns = load_run(run, expect=expect).prediction_columns(data, proba=proba)
+    columns = replace(load_run(run, expect=expect), track=track).prediction_columns(data, proba=proba)
     rows = len(columns["prediction"])
     text = _csv([list(columns), *zip(*columns.values(), strict=True)])
     if to is not None:
