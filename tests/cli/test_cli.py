@@ -398,6 +398,12 @@ def test_an_interrupted_run_is_resumed_by_one_command(table, tmp_path, dpsrm, an
     assert "finished" in again.stderr
 
 
+def test_commands_to_copy_are_quoted_and_a_seed_is_told(table, tmp_path, dpsrm):
+    told = dpsrm(*train_arguments(table, tmp_path / "my run"), "--set", "training.epochs=1")
+    assert f"dpsrm report '{tmp_path / 'my run'}' --open" in told.stderr
+    assert "Not private: whoever knows the seed" in told.stderr
+
+
 def test_what_is_no_config_and_what_is_no_run_is_said(table, tmp_path, dpsrm):
     assert f"for records: --data {table / 'train.csv'}" in dpsrm("train", table / "train.csv").stderr
     assert "a run is a folder" in dpsrm("train", "--resume", tmp_path / "none").stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -42,7 +43,7 @@ def init(
     )
     show(file, as_json=as_json)
     if not as_json:
-        next_step("let runs share it", f"dpsrm train … --budget {file}")
+        next_step("let runs share it", f"dpsrm train … --budget {quote(str(file))}")
 
 
 @budget.command()

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -43,7 +44,7 @@ def predict(
         typer.echo(text, nl=False)
     else:
         err.print(f"{rows} predictions: {plain_text(to)}", highlight=False, soft_wrap=True)
-        next_step("what the model may be used for stands in its report", f"dpsrm report {run} --open")
+        next_step("what the model may be used for stands in its report", f"dpsrm report {quote(str(run))} --open")
 
 
 def _need_free(to: Path | None, data: Path, *, overwrite: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -147,6 +148,8 @@ def _job(config: Config, run: Path, *, overwrite: bool, reference: bool, mlp_rat
     from dpsrm.training.config import plain
 
     place, ours = config.data, _is_ours(config)
+    exists = place.test is None or Path(place.test).exists()
+    need(exists, "the file of --test must exist", test=place.test)
     records = load(
         place.path,
         place.target,
@@ -240,6 +243,8 @@ def _tell_start(job: TrainingJob, told: Config, *, resuming: bool) -> None:
     from dpsrm.runs.folder import RunFolder
     from dpsrm.training.reopen import is_closed
 
+    if job.settings.seed is not None:
+        err.print("Not private: whoever knows the seed can take the noise away. For research only.", soft_wrap=True)
     if resuming and is_closed(RunFolder(job.out)):
         return  # it will be refused
     if resuming:
@@ -292,4 +297,4 @@ def _show(outcome: Outcome) -> None:
         err.print(_against_constant(outcome.metrics), highlight=False, soft_wrap=True)
     out.print(f"Run folder: {plain_text(folder.path)} (publishable, except {folder.private.name}/)", soft_wrap=True)
     show_head(run.head)
-    next_step("read the report, and show it to others", f"dpsrm report {folder.path} --open")
+    next_step("read the report, and show it to others", f"dpsrm report {quote(str(folder.path))} --open")

@@ -215,7 +215,10 @@ def read_csv(raw: bytes) -> Table:
         header = need_names([name.strip() for name in next(row for row in reader if row)])
         rows = [_need_width(row, header, reader.line_num) for row in reader if row]
     except csv.Error as error:
-        raise InputError(f"the file must be a CSV table; got line={reader.line_num}: {error}") from error
+        raise InputError(
+            f"the file must be a CSV table; got line={reader.line_num}: {error}; look for a quotation mark that is not "
+            "closed, there or above"
+        ) from error
     need(bool(rows), "a table must have records below its header", columns=header)
     return Table(header, tuple(zip(*rows, strict=True)))
 
