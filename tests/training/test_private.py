@@ -574,6 +574,15 @@ def test_ragged_dictionaries_by_the_users_collate_function_and_workers(tmp_path,
     expected.write_text(json.dumps(theta))
 
 
+@pytest.mark.parametrize(("lengths", "lines"), [(8, 1), (1, 0)])
+def test_records_of_many_shapes_are_told_once(tmp_path, caplog, lengths, lines):
+    words = [{"ids": torch.ones(1 + i % lengths, dtype=torch.long), "label": i % 2} for i in range(60)]
+    loader = DataLoader(words, batch_size=40, collate_fn=padded)
+    run = private(tmp_path / "run", model=Bag(), loader=loader, losses=words_losses, steps=2)
+    go(run)
+    assert sum("pad all records to one length" in record.getMessage() for record in caplog.records) == lines
+
+
 WEIGHTED = DataLoader(TensorDataset(*records()), batch_size=B, sampler=WeightedRandomSampler(torch.ones(N), N))
 
 
