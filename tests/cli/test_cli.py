@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SHARED
+from dpsrm import load_run, verify
 from dpsrm.training import RecordedRun
 
 
@@ -51,6 +52,8 @@ def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path
     assert (tmp_path / "run" / "private" / "metrics.json").exists()
     assert not (tmp_path / "run" / "private" / "reference").exists()
 
+    assert repr(verify(tmp_path / "run")).startswith("<Verification: ok, ε=")
+    assert repr(load_run(tmp_path / "run")).startswith(f"<LoadedRun {tmp_path / 'run'}: ε=")
     checked = answer("verify", tmp_path / "run")
     assert checked["ok"]
     assert checked["epsilon"] == body["epsilon"]
@@ -67,6 +70,7 @@ def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path
     result = dpsrm("verify", tmp_path / "run", "--json")
     assert result.code == 1
     assert json.loads(result.stdout)["ok"] is False
+    assert "ledger" in repr(verify(tmp_path / "run"))
 
 
 def test_a_model_that_learned_nothing_is_told(table, tmp_path, dpsrm):

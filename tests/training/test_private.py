@@ -583,6 +583,19 @@ def test_records_of_many_shapes_are_told_once(tmp_path, caplog, lengths, lines):
     assert sum("pad all records to one length" in record.getMessage() for record in caplog.records) == lines
 
 
+def test_labels_that_do_not_suit_the_loss_are_told_how(tmp_path):
+    X, y = torch.randn(50, 3), torch.arange(50) % 2
+    settings = Settings(privacy=Privacy(epsilon=1.0, delta=1e-4), training=Training(batch=10, steps=2))
+    for loss, labels, width, words in (
+        (nn.CrossEntropyLoss(reduction="none"), y.float(), 2, r"labels\.long\(\)"),
+        (nn.BCEWithLogitsLoss(reduction="none"), y, 1, "binary_loss"),
+    ):
+        with pytest.raises(InputError, match=words):
+            train(nn.Linear(3, width), loss, (X, labels), settings, out=tmp_path / "run")
+    with pytest.raises(InputError, match="the dataset of a DataLoader"):
+        train(nn.Linear(3, 2), loss, DataLoader(TensorDataset(X, y)), settings, out=tmp_path / "run")
+
+
 WEIGHTED = DataLoader(TensorDataset(*records()), batch_size=B, sampler=WeightedRandomSampler(torch.ones(N), N))
 
 

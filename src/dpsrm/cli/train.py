@@ -69,7 +69,9 @@ def train(
     if resume is not None:
         _need_own_settings(given)
         config = resume / "config.toml"
-        need(config.exists(), "a run is a folder with a config.toml", run=str(resume), remedy="give the folder of --out")
+        need(
+            config.exists(), "a run is a folder with a config.toml", run=str(resume), remedy="give the folder of --out"
+        )
     elif config is not None:
         table = config.suffix.lower() in (".csv", ".tsv", ".parquet", ".npz")
         need(not table, "train takes a config file", got=str(config), remedy=f"for records: --data {config}")

@@ -331,7 +331,7 @@ def as_records(data: object) -> RecordSource:
         return Records(as_inputs(data[0]), as_targets(data[1]))
     raise InputError(
         "data must be Records, a torch Dataset, a dictionary of arrays, or a pair of arrays (inputs, targets); "
-        f"got {type(data).__name__}; give (X, y)"
+        f"got {type(data).__name__}; give (X, y), or the dataset of a DataLoader (a loader of one's own: make_private)"
     )
 
 

@@ -48,7 +48,9 @@ def _guarantee(facts: RunFacts) -> list[Item]:
     if relation is Adjacency.REPLACE_ONE:
         words = f"replace-one: one {noun} is exchanged for any other; the number of {noun}s is public"
     elif relation is Adjacency.ADD_REMOVE:
-        words = f"add-remove: one {noun} is added or left out; the number of {noun}s set the sampling rate and is public"
+        words = (
+            f"add-remove: one {noun} is added or left out; the number of {noun}s set the sampling rate and is public"
+        )
     else:
         raise AssertionError(relation)
     unit = facts.closing.unit
@@ -233,7 +235,9 @@ def model(facts: RunFacts) -> list[Item]:
         Item("method", "Method", f"{method.get('name', '?')}; settings in config.toml, [method] and [training]."),
         Item("features", "Features", _features(table)),
         Item("target", "Target", _target(table)),
-        Item("records", f"{facts.noun.capitalize()}s", "Not in the ledger." if n is None else f"{n} (public, see above)."),
+        Item(
+            "records", f"{facts.noun.capitalize()}s", "Not in the ledger." if n is None else f"{n} (public, see above)."
+        ),
     ]
 
 

@@ -16,7 +16,7 @@ from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.ledger import Closing, LedgerFacts, read_from_records, read_ledger
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
     """What `verify` found; `problems` is empty when the run can be believed."""
 
@@ -28,6 +28,11 @@ class Verification:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
+
+    def __repr__(self) -> str:
+        """One line: what is proved, or what is wrong."""
+        proved = "no ε" if self.guarantee is None else str(self.guarantee)
+        return f"<Verification: {'ok, ' + proved if self.ok else '; '.join(self.problems)}>"
 
 
 def verify(run: Path | str, *, expect: str | None = None) -> Verification:

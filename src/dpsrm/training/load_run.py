@@ -23,7 +23,7 @@ from dpsrm.training.predict import chosen_classes, class_probabilities, outputs_
 from dpsrm.training.settings import Model
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LoadedRun:
     """What a run folder holds: the model with the published parameters, the guarantee that its ledger proves (None for
     a run without one), and the sections of its config.toml. `track` shows how far the features of images are."""
@@ -33,6 +33,10 @@ class LoadedRun:
     config: dict[str, Any]
     folder: RunFolder
     track: Track = silent
+
+    def __repr__(self) -> str:
+        """One line: where it is and what it proves."""
+        return f"<LoadedRun {self.folder.path}: {'not private' if self.guarantee is None else self.guarantee}>"
 
     @property
     def epsilon(self) -> float:

@@ -43,7 +43,7 @@ def records_of(loader: DataLoader[Any]) -> RecordSource:
         plain and loader.batch_size is not None,
         "private batches are drawn by the sampling that is charged, not by a sampler of one's own",
         sampler=type(sampler).__name__,
-        remedy="give a DataLoader with batch_size and shuffle only",
+        remedy="give a DataLoader of a dataset with len and [i], with batch_size and shuffle only",
     )
     own = None if loader.collate_fn is default_collate else loader.collate_fn
     if own is None and isinstance(loader.dataset, Dataset):
