@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def prove(
     setup: Annotated[
         Path | None,
-        typer.Argument(
-            help="A Python file whose setup() returns a dict of model, losses, data, settings; or a config."
-        ),
+        typer.Argument(help="A Python file whose setup() returns a dict of model, losses, data, settings; or a TOML."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Without a file: all proofs of the library.")] = False,
     rounds: Annotated[int, typer.Option(help="How many records are exchanged.", min=1)] = 2,

@@ -279,8 +279,9 @@ def _against_constant(metrics: dict[str, dict[str, float]]) -> str:
     if metrics["test"][first] < metrics[CONSTANT][first]:
         return words
     return (
-        f"{words}. The model's {METRICS[first]} is no better than that: at this ε there are too few records for what is to "
-        "be learned, or the settings do not suit; fewer columns, a schema or a larger ε may help (private/report.html)"
+        f"{words}. The model's {METRICS[first]} is no better than that: at this ε there are too few records for "
+        "what is to be learned, or the settings do not suit; fewer columns, a schema or a larger ε may help "
+        "(private/report.html)"
     )
 
 

@@ -233,7 +233,8 @@ def need_points(table: Table, columns: Sequence[str]) -> None:
     Traceback (most recent call last):
         ...
     dpsrm.core.errors.InputError: numbers are written with a point, 121.2; got column='weight', cell='121,2'; replace \
-the commas (sed 's/,/./g' in a file with semicolons); texts such as 1,2 that are no numbers need another sign, or a schema
+the commas (sed 's/,/./g' in a file with semicolons); texts such as 1,2 that are no numbers need another sign, or a \
+schema
     """
     for name, cells in zip(table.columns, table.cells, strict=True):
         found = next((cell for cell in cells if isinstance(cell, str) and "," in cell), None)
@@ -245,8 +246,8 @@ the commas (sed 's/,/./g' in a file with semicolons); texts such as 1,2 that are
             "numbers are written with a point, 121.2",
             column=name,
             cell=shown(found),
-            remedy="replace the commas (sed 's/,/./g' in a file with semicolons); texts such as 1,2 that are no numbers "
-            "need another sign, or a schema",
+            remedy="replace the commas (sed 's/,/./g' in a file with semicolons); texts such as 1,2 that are no "
+            "numbers need another sign, or a schema",
         )
 
 
@@ -271,9 +272,9 @@ def tell_texts(table: Table, columns: Sequence[str]) -> None:
     }
     if found:
         _log.warning(
-            "%s: read as texts, each a category of its own, near ones with nothing in common. Write money and per cent as "
-            "plain numbers (1200, 12), declare dates (2024-05-31) in a --schema, leave free text out (docs/data.md). This "
-            "was read from the records: for your eyes only",
+            "%s: read as texts, each a category of its own, near ones with nothing in common. Write money and per cent "
+            "as plain numbers (1200, 12), declare dates (2024-05-31) in a --schema, leave free text out "
+            "(docs/data.md). This was read from the records: for your eyes only",
             ", ".join(f"{name} ({words})" for name, words in found.items()),
         )
 

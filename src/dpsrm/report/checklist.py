@@ -200,10 +200,10 @@ def native(facts: RunFacts) -> list[Item]:
     method = facts.section("method")
     found = []
     for number, (event, count) in enumerate(facts.gaussians):
-        drawn, suffix = event.sampling, f"_{number + 1}" if number else ""
+        drawn, suffix, many = event.sampling, f"_{number + 1}" if number else "", f"{facts.noun}s"
         text = (
             f"{count} releases with noise multiplier {rounded_down(event.noise_multiplier)} (std ÷ sensitivity), "
-            f"batches of {drawn.batch} of {drawn.population} {facts.noun}s ({drawn.scheme.value}), rate {drawn.rate:.4g}."
+            f"batches of {drawn.batch} of {drawn.population} {many} ({drawn.scheme.value}), rate {drawn.rate:.4g}."
         )
         found.append(Item(f"releases{suffix}", "Releases", text))
     if facts.ledger.header.filter_rho is not None:

@@ -29,7 +29,6 @@ from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.step import Draw
 from dpsrm.training.summing import read
 
-
 _log = logging.getLogger(__name__)
 _MANY = 4
 """So many shapes of records in a batch are worth a line: each is a pass of its own."""
@@ -118,8 +117,8 @@ class PrivateLoader:
         if not self._told and isinstance(batch, Ragged) and len(batch.groups) > _MANY:
             self._told = True
             _log.warning(
-                "a batch has records of %d shapes, and each shape is run by itself, several times slower: pad all records "
-                "to one length, in the dataset or in the collate function (docs/own-loop.md)",
+                "a batch has records of %d shapes, and each shape is run by itself, several times slower: pad all "
+                "records to one length, in the dataset or in the collate function (docs/own-loop.md)",
                 len(batch.groups),
             )
 
