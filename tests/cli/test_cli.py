@@ -413,6 +413,7 @@ def test_what_is_no_config_and_what_is_no_run_is_said(table, tmp_path, dpsrm):
     assert "a run is a folder" in dpsrm("train", "--resume", tmp_path / "none").stderr
     (tmp_path / "a.toml").write_text('[data]\npath = "x.csv"\n[privacy]\nepsilon = "1"\ndelta = 1e-5\n')
     assert "privacy.epsilon must be a number" in dpsrm("train", tmp_path / "a.toml").stderr
+    assert "contradict each other" in dpsrm("train", tmp_path / "a.toml", "--set", "private=false").stderr
 
 
 @pytest.mark.parametrize("number", ["7", "0"])

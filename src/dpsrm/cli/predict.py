@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import Json, err, next_step, plain_text, print_json, track
+from dpsrm.cli.show import Json, err, need_outside, next_step, plain_text, print_json, track
 from dpsrm.core.errors import need
 from dpsrm.core.files import write_atomically
 
@@ -31,6 +31,7 @@ def predict(
     Example: dpsrm predict runs/visits --data new.csv --proba --out predictions.csv
     """
     _need_free(to, data, overwrite=overwrite)
+    need_outside(to, run)
     from dpsrm.training import load_run
 
     columns = replace(load_run(run, expect=expect), track=track).prediction_columns(data, proba=proba)

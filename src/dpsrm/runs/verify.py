@@ -103,7 +103,8 @@ def _file_problems(folder: RunFolder, closing: Closing) -> list[str]:
             problems.append(f"{path.name} is missing or cannot be read: {error.strerror}")
     expected = {path.name for path in (*folder.bound, folder.ledger, folder.private)}
     extra = sorted(path.name for path in folder.path.iterdir() if path.name not in expected)
-    return problems + [f"{name} is not part of the run: the ledger was not closed over it" for name in extra]
+    words = "is not part of the run: the ledger was not closed over it; move it elsewhere"
+    return problems + [f"{name} {words}" for name in extra]
 
 
 def _word_problems(folder: RunFolder, facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) -> list[str]:

@@ -154,6 +154,8 @@ def config_from(sections: Mapping[str, Any]) -> Config:
 def settings_from(sections: Mapping[str, Any]) -> Settings:
     """The settings in the sections of a config file; other sections are left alone."""
     private = sections.get("private", True)
+    both = "privacy" in sections and not private
+    need(not both, "private = false and a budget contradict each other", remedy="leave one of them out")
     need(
         ("privacy" in sections) == bool(private),
         "training is private unless the config says private = false, and private training needs a budget",
