@@ -64,7 +64,7 @@ def need_outside(path: Path | None, *runs: Path) -> None:
     above = [] if path is None else path.resolve().parents
     for run in map(Path.resolve, runs):
         inside = run in above and run / "private" not in above
-        need(not inside, "a file in a run folder would keep it from verifying", file=str(path), remedy="put it elsewhere")
+        need(not inside, "a file in a run folder would keep it from verifying", file=str(path), remedy="give another")
 
 
 def save_figure(figure: Any, path: Path) -> None:
