@@ -411,6 +411,8 @@ def test_commands_to_copy_are_quoted_and_a_seed_is_told(table, tmp_path, dpsrm):
 def test_what_is_no_config_and_what_is_no_run_is_said(table, tmp_path, dpsrm):
     assert f"for records: --data {table / 'train.csv'}" in dpsrm("train", table / "train.csv").stderr
     assert "a run is a folder" in dpsrm("train", "--resume", tmp_path / "none").stderr
+    near = dpsrm("train", "--data", table / "trian.csv").stderr
+    assert f"did you mean {table / 'train.csv'}?" in near
     (tmp_path / "a.toml").write_text('[data]\npath = "x.csv"\n[privacy]\nepsilon = "1"\ndelta = 1e-5\n')
     assert "privacy.epsilon must be a number" in dpsrm("train", tmp_path / "a.toml").stderr
     assert "contradict each other" in dpsrm("train", tmp_path / "a.toml", "--set", "private=false").stderr
@@ -481,7 +483,8 @@ def test_predictions_do_not_replace_files_unasked(table, tmp_path, dpsrm):
 def test_an_existing_folder_is_refused_before_data_is_read(tmp_path, dpsrm):
     (tmp_path / "run").mkdir()
     budget = ["--epsilon", 1, "--delta", 1e-5, "--out", tmp_path / "run"]
-    told = dpsrm("train", "--data", tmp_path / "no-such-file.csv", "--target", "y", *budget)
+    (tmp_path / "no-table.csv").touch()
+    told = dpsrm("train", "--data", tmp_path / "no-table.csv", "--target", "y", *budget)
     assert told.code == 2
     assert "--overwrite" in told.stderr
     assert "0/?" not in told.stderr

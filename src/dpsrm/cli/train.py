@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,6 +63,8 @@ def train(
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
     given = dict(locals())
+    for name, path in (("data", data), ("test", test), ("schema", schema), ("config", config)):
+        _need_there(name, None if resume else path)  # before torch is loaded
     from dpsrm.cli.job import joined, need_budget, new_out, run_job
     from dpsrm.core.files import read_toml
     from dpsrm.training import config_from
@@ -102,6 +105,16 @@ def train(
         print_json(outcome.to_json())
     else:
         _show(outcome)
+
+
+def _need_there(name: str, path: str | Path | None) -> None:
+    """Refuse a file that is not there, and name one that is called nearly so."""
+    if path is None or Path(path).exists():
+        return
+    place = Path(path).parent
+    near = get_close_matches(Path(path).name, [each.name for each in place.iterdir()]) if place.is_dir() else []
+    remedy = f"did you mean {place / near[0]}?" if near else ""
+    need(False, f"the {name} must be a file that exists", path=str(path), remedy=remedy)
 
 
 def _need_own_settings(given: dict[str, Any]) -> None:
@@ -150,8 +163,7 @@ def _job(config: Config, run: Path, *, overwrite: bool, reference: bool, mlp_rat
     from dpsrm.training.config import plain
 
     place, ours = config.data, _is_ours(config)
-    exists = place.test is None or Path(place.test).exists()
-    need(exists, "the file of --test must exist", test=place.test)
+    _need_there("test", place.test)
     records = load(
         place.path,
         place.target,
