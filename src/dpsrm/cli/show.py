@@ -137,7 +137,7 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and stop.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Results only: no bars, notices or next steps.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Results and warnings only: no bars or next steps.")] = False,
 ) -> None:
     """Train models with differential privacy.
 
