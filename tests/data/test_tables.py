@@ -207,3 +207,17 @@ def test_columns_that_should_not_be_texts_are_told(tmp_path, caplog):
     (tmp_path / "y.csv").write_text("job,version,ill\nnurse,1.2.3,yes\ncook,1.2.4,no\n")
     load(tmp_path / "y.csv", "ill")
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell", "words"),
+    [
+        ('number", min = 0, max = 9', "$1,200", "not \\$1,200.50"),
+        ('date", min = 2020-01-01, max = 2024-12-31', "11.09.2022", "2024-05-31"),
+    ],
+)
+def test_how_a_cell_of_a_schema_is_written(tmp_path, kind, cell, words):
+    (tmp_path / "s.toml").write_text(f'columns.a = {{kind = "{kind}}}\n')
+    (tmp_path / "x.csv").write_text(f'a,ill\n"{cell}",yes\n')
+    with pytest.raises(InputError, match=words):
+        load(tmp_path / "x.csv", "ill", schema=tmp_path / "s.toml")

@@ -114,13 +114,14 @@ def _number_of(column: Number | Boolean | Date, cell: Cell, codes: npt.NDArray[n
     except InputError:
         pass
     kind = type(column).__name__.lower()
+    written = _WRITTEN[kind] if any(map(str.isdigit, str(value))) else ""
     need(
         False,
         f"a column the schema calls a {kind} must hold {kind}s or missing cells",
         column=column.name,
         row=int(np.argmax(codes == at)) + 1,
         value=shown(value),
-        remedy=f'{_WRITTEN[kind]}correct the cell, or declare [columns.{column.name}] kind = "category"',
+        remedy=f'{written}correct the cell, or declare [columns.{column.name}] kind = "category"',
     )
     return None
 
