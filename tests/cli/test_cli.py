@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SHARED
+from dpsrm import load_run, verify
 from dpsrm.training import RecordedRun
 
 
@@ -44,11 +45,15 @@ def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path
     assert body["test"]["error"] < 0.3
     assert body["test"]["auc"] > 0.7
     assert 0 < body["test"]["log_loss"] < 0.69
+    assert body["constant"]["auc"] == 0.5
+    assert body["test"]["log_loss"] < body["constant"]["log_loss"] < 0.7
     config = (tmp_path / "run" / "config.toml").read_text()
     assert "[preprocessing]" in config
     assert (tmp_path / "run" / "private" / "metrics.json").exists()
     assert not (tmp_path / "run" / "private" / "reference").exists()
 
+    assert repr(verify(tmp_path / "run")).startswith("<Verification: ok, ε=")
+    assert repr(load_run(tmp_path / "run")).startswith(f"<LoadedRun {tmp_path / 'run'}: ε=")
     checked = answer("verify", tmp_path / "run")
     assert checked["ok"]
     assert checked["epsilon"] == body["epsilon"]
@@ -65,6 +70,17 @@ def test_a_csv_trains_in_one_command_and_the_run_can_be_verified(table, tmp_path
     result = dpsrm("verify", tmp_path / "run", "--json")
     assert result.code == 1
     assert json.loads(result.stdout)["ok"] is False
+    assert "ledger" in repr(verify(tmp_path / "run"))
+
+
+def test_a_model_that_learned_nothing_is_told(table, tmp_path, dpsrm):
+    """It is compared with always the same answer; a rare class makes any model look good."""
+    given = [*train_arguments(table, tmp_path / "run"), "--test", table / "test.csv"]
+    good = dpsrm(*given)
+    assert "constant: always the same answer" in good.stderr
+    assert "no better" not in good.stderr
+    bad = dpsrm(*given, "--overwrite", "--set", "training.steps=1", "--set", "training.learning_rate=500")
+    assert "The model's log-loss is no better than that" in bad.stderr
 
 
 def test_the_chain_head_is_told_in_one_line(table, tmp_path, dpsrm, answer):
@@ -386,6 +402,22 @@ def test_an_interrupted_run_is_resumed_by_one_command(table, tmp_path, dpsrm, an
     assert "finished" in again.stderr
 
 
+def test_commands_to_copy_are_quoted_and_a_seed_is_told(table, tmp_path, dpsrm):
+    told = dpsrm(*train_arguments(table, tmp_path / "my run"), "--set", "training.epochs=1")
+    assert f"dpsrm report '{tmp_path / 'my run'}' --open" in told.stderr
+    assert "Not private: whoever knows the seed" in told.stderr
+
+
+def test_what_is_no_config_and_what_is_no_run_is_said(table, tmp_path, dpsrm):
+    assert f"for records: --data {table / 'train.csv'}" in dpsrm("train", table / "train.csv").stderr
+    assert "a run is a folder" in dpsrm("train", "--resume", tmp_path / "none").stderr
+    near = dpsrm("train", "--data", table / "trian.csv").stderr
+    assert f"did you mean {table / 'train.csv'}?" in near
+    (tmp_path / "a.toml").write_text('[data]\npath = "x.csv"\n[privacy]\nepsilon = "1"\ndelta = 1e-5\n')
+    assert "privacy.epsilon must be a number" in dpsrm("train", tmp_path / "a.toml").stderr
+    assert "contradict each other" in dpsrm("train", tmp_path / "a.toml", "--set", "private=false").stderr
+
+
 @pytest.mark.parametrize("number", ["7", "0"])
 def test_a_resumed_run_refuses_every_setting_by_the_name_of_its_option(tmp_path, dpsrm, number):
     names = ["data", "test", "target", "schema", "classes", "task", "target-range", "epsilon", "delta", "unit"]
@@ -421,7 +453,7 @@ def test_runs_share_a_budget(table, tmp_path, dpsrm, answer):
     assert not (tmp_path / "b").exists()
     shown = dpsrm("budget", "show", budget)
     assert "remains" in shown.stdout
-    assert "of the room is taken" in shown.stdout
+    assert "of the room is taken; runs like the last one that still fit: 0." in " ".join(shown.stdout.split())
     budget.write_bytes(budget.read_bytes().splitlines(keepends=True)[0])
     older = dpsrm("budget", "show", budget)
     assert older.code == 2
@@ -451,7 +483,8 @@ def test_predictions_do_not_replace_files_unasked(table, tmp_path, dpsrm):
 def test_an_existing_folder_is_refused_before_data_is_read(tmp_path, dpsrm):
     (tmp_path / "run").mkdir()
     budget = ["--epsilon", 1, "--delta", 1e-5, "--out", tmp_path / "run"]
-    told = dpsrm("train", "--data", tmp_path / "no-such-file.csv", "--target", "y", *budget)
+    (tmp_path / "no-table.csv").touch()
+    told = dpsrm("train", "--data", tmp_path / "no-table.csv", "--target", "y", *budget)
     assert told.code == 2
     assert "--overwrite" in told.stderr
     assert "0/?" not in told.stderr

@@ -35,6 +35,11 @@ def test_runs_side_by_side(runs, dpsrm, answer, tmp_path):
     assert "0.0001" in told.stdout, "what differs is a column"
     assert "in all runs: delta 0.0001, model logistic" in " ".join(told.stdout.split())
     assert weak["half_width"]["log_loss"] > 0
+    inside = dpsrm("compare", *runs, "--plot", runs[0] / "plot.png")
+    assert inside.code == 2
+    assert "keep it from verifying" in inside.stderr
+    assert dpsrm("predict", runs[0], "--data", tmp_path / "x.csv", "--out", runs[0] / "p.csv").code == 2
+    assert dpsrm("predict", runs[0], "--data", tmp_path / "x.csv", "--out", runs[0] / "private" / "p.csv").code == 0
 
     (runs[0] / "certificate.md").write_text("forged")
     assert [row["verifies"] for row in answer("compare", *runs)["runs"]] == [False, True]

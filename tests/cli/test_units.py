@@ -43,6 +43,10 @@ def test_train_verify_predict(visits, tmp_path, dpsrm, caplog):
     assert checked["ok"]
     assert checked["units"] == {"name": "patient", "count": 120, "rows": 3}
     assert "120 units by patient, at most 3 rows" in dpsrm("verify", run).stdout
+    page = (run / "report.html").read_text()
+    for words in ("how much one unit can change", "Several units together", "the number of units is public", "Units"):
+        assert words in page
+    assert "Several records of one person" not in page  # they are protected
     assert json.loads(dpsrm("budget", "show", budget, "--json").stdout)["unit"] == "patient"
     assert len(load_run(run).predict(visits)) == len(visits.read_text().splitlines()) - 1
     assert load_run(run).predict({"age": [31]}).shape == (1,)

@@ -268,6 +268,7 @@ def test_from_images_to_predictions(dpsrm, tmp_path):
     assert len(list((tmp_path / ".dpsrm-features").iterdir())) == 2
     told = dpsrm("predict", run, "--data", other)
     assert told.code == 0, told.stderr
+    assert "hog features" in told.stderr, "the bar"
     right = [line == str(y) for line, y in zip(told.stdout.split()[1:], np.load(other)["y"], strict=True)]
     assert np.mean(right) > 0.9
     pixels = np.load(other)["X"]

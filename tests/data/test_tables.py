@@ -193,3 +193,31 @@ def test_decimal_commas_are_refused_where_they_would_be_hashed(tmp_path):
     ):
         with pytest.raises(InputError, match=says):
             read()
+
+
+def test_columns_that_should_not_be_texts_are_told(tmp_path, caplog):
+    rows = [f"{1 + i % 28}.09.2022,${i},{i}%,note {i},nurse,{i},{'yes' if i % 2 else 'no'}" for i in range(150)]
+    (tmp_path / "x.csv").write_text("\n".join(["seen,cost,share,note,job,age,ill", *rows]) + "\n")
+    loaded = load(tmp_path / "x.csv", "ill")
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "seen (dates), cost (money), share (per cent), note (free text): read as texts" in told
+    assert "for your eyes only" in told
+    assert "free text" not in str(loaded.description), "nothing of it is published"
+    caplog.clear()
+    (tmp_path / "y.csv").write_text("job,version,ill\nnurse,1.2.3,yes\ncook,1.2.4,no\n")
+    load(tmp_path / "y.csv", "ill")
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell", "words"),
+    [
+        ('number", min = 0, max = 9', "$1,200", "not \\$1,200.50"),
+        ('date", min = 2020-01-01, max = 2024-12-31', "11.09.2022", "2024-05-31"),
+    ],
+)
+def test_how_a_cell_of_a_schema_is_written(tmp_path, kind, cell, words):
+    (tmp_path / "s.toml").write_text(f'columns.a = {{kind = "{kind}}}\n')
+    (tmp_path / "x.csv").write_text(f'a,ill\n"{cell}",yes\n')
+    with pytest.raises(InputError, match=words):
+        load(tmp_path / "x.csv", "ill", schema=tmp_path / "s.toml")

@@ -105,7 +105,7 @@ def test_the_number_of_an_id_in_its_one_spelling_is_as_ever():
 @pytest.mark.parametrize("bad", [None, float("nan"), "", "  ", "NA", np.nan, "\u200b", " \ufeff", "\u2800", "\x00"])
 def test_a_missing_id_is_an_error(bad):
     for ids in (["a", bad], np.array(["a", bad], dtype=object)):
-        with pytest.raises(InputError, match=r"every record must have an id.*row=1"):
+        with pytest.raises(InputError, match=r"every record must have an id.*row=2"):
             Units.of(ids)
     if isinstance(bad, float):
         with pytest.raises(InputError, match="every record must have an id"):

@@ -602,6 +602,28 @@ def test_ragged_dictionaries_by_the_users_collate_function_and_workers(tmp_path,
     expected.write_text(json.dumps(theta))
 
 
+@pytest.mark.parametrize(("lengths", "lines"), [(8, 1), (1, 0)])
+def test_records_of_many_shapes_are_told_once(tmp_path, caplog, lengths, lines):
+    words = [{"ids": torch.ones(1 + i % lengths, dtype=torch.long), "label": i % 2} for i in range(60)]
+    loader = DataLoader(words, batch_size=40, collate_fn=padded)
+    run = private(tmp_path / "run", model=Bag(), loader=loader, losses=words_losses, steps=2)
+    go(run)
+    assert sum("pad all records to one length" in record.getMessage() for record in caplog.records) == lines
+
+
+def test_labels_that_do_not_suit_the_loss_are_told_how(tmp_path):
+    X, y = torch.randn(50, 3), torch.arange(50) % 2
+    settings = Settings(privacy=Privacy(epsilon=1.0, delta=1e-4), training=Training(batch=10, steps=2))
+    for loss, labels, width, words in (
+        (nn.CrossEntropyLoss(reduction="none"), y.float(), 2, r"labels\.long\(\)"),
+        (nn.BCEWithLogitsLoss(reduction="none"), y, 1, "binary_loss"),
+    ):
+        with pytest.raises(InputError, match=words):
+            train(nn.Linear(3, width), loss, (X, labels), settings, out=tmp_path / "run")
+    with pytest.raises(InputError, match="the dataset of a DataLoader"):
+        train(nn.Linear(3, 2), loss, DataLoader(TensorDataset(X, y)), settings, out=tmp_path / "run")
+
+
 WEIGHTED = DataLoader(TensorDataset(*records()), batch_size=B, sampler=WeightedRandomSampler(torch.ones(N), N))
 
 

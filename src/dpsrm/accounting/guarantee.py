@@ -58,6 +58,10 @@ class Guarantee:
     error_budget: float | None = None
     lower_bound: float | None = None
 
+    def __str__(self) -> str:
+        """ε and δ in short, or that there is none."""
+        return f"ε={rounded_up(self.epsilon, 4)}, δ={rounded_up(self.delta)}" if self.holds else "no guarantee"
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object: ε = ∞ is the string "inf"; null when a condition of the theorem fails.
 

@@ -51,8 +51,7 @@ class Proof:
 
     def __str__(self) -> str:
         """One line: what was tried, and what held."""
-        kinds = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in self.tried.items())
-        what = f"{sum(self.tried.values())} neighbours ({self.adjacency.value}: {kinds}), {self.releases} releases"
+        what = f"{sum(self.tried.values())} neighbours ({self.adjacency.value}), {self.releases} releases"
         if self.findings:
             return f"NOT PROVED: {self.findings[0]} [tried {what}; {self.seconds:.1f} s]"
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ from dpsrm.accounting.budget_file import create_budget, read_budget
 from dpsrm.accounting.guarantee import rounded_down, rounded_up
 from dpsrm.cli.show import Json, next_step, out, plain_text, print_json
 from dpsrm.core.errors import DpsrmError
-from dpsrm.core.events import Adjacency
+from dpsrm.core.events import Adjacency, Charge, Spending
 from dpsrm.runs.ledger import read_ledger
 
 budget = typer.Typer(help="Share one privacy budget among several runs on the same records.", no_args_is_help=True)
@@ -42,7 +43,7 @@ def init(
     )
     show(file, as_json=as_json)
     if not as_json:
-        next_step("let runs share it", f"dpsrm train … --budget {file}")
+        next_step("let runs share it", f"dpsrm train … --budget {quote(str(file))}")
 
 
 @budget.command()
@@ -73,7 +74,7 @@ def show(file: File, as_json: Json = False) -> None:
     out.print(f"({found.adjacency.value}); {rounded_down(found.remaining)} remains")
     if found.unit is not None:
         out.print(f"Protected: all rows with the same {plain_text(found.unit)}.", highlight=False, soft_wrap=True)
-    out.print(f"{found.share:.1%} of the room is taken.", highlight=False)
+    out.print(f"{found.share:.1%} of the room is taken{_fitting(found)}.", highlight=False)
     out.print(f"Composed by {plain_text(found.proof_name)}; this {COMPOSED_BY[found.accountant]}.", highlight=False)
     if rows:
         table = Table("run", "reserved releases", "charged", "state")
@@ -81,6 +82,22 @@ def show(file: File, as_json: Json = False) -> None:
             table.add_row(*("?" if value is None else plain_text(value) for value in row.values()))
         out.print(table)
         out.print("A reservation counts in full, also of a run that died or charged less.", highlight=False)
+
+
+_COUNTED = 10
+
+
+def _fitting(found: Budget) -> str:
+    """How many runs like the last one still fit: not what the difference of the two ε seems to say."""
+    if not found.reservations or found.order is None:
+        return ""
+    last, fit = found.reservations[-1].spending, 0
+    while fit < _COUNTED:
+        more = Spending.of((Charge(c.event, (fit + 1) * c.count) for c in last.charges), adjacency=last.adjacency)
+        if found.cost(more).epsilon > found.epsilon:
+            break
+        fit += 1
+    return f"; runs like the last one that still fit: {fit}{' or more' if fit == _COUNTED else ''}"
 
 
 def _row(reservation: Reservation) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.measure import Measurement
 from rich.table import Table
 
 from dpsrm.accounting.guarantee import rounded_up
-from dpsrm.cli.show import Json, err, out, plain_text, print_json, save_figure
+from dpsrm.cli.show import Json, err, need_outside, out, plain_text, print_json, save_figure
 from dpsrm.core.errors import need, need_extra
 from dpsrm.core.events import GaussianRelease
 from dpsrm.core.files import read_toml, write_atomically
@@ -36,6 +37,8 @@ def compare(
 
     Example: dpsrm compare runs/a runs/b --plot compare.png
     """
+    need_outside(plot, *runs)
+    need_outside(page, *runs)
     rows = [_row(run) for run in runs]
     measures = [name for name in METRICS if any(row["test"].get(name) is not None for row in rows)]
     if plot is not None:
@@ -47,6 +50,7 @@ def compare(
         print_json({"runs": rows, "best": _best(rows, measures)})
         return
     out.print(_table(rows, measures))
+    out.print(_in_all(rows), highlight=False)
     if len(rows) > 1:
         err.print(
             "Each ε is that of one run. If they are on the same records, all of them together cost more, and choosing "
@@ -65,6 +69,7 @@ def _row(run: Path) -> dict[str, Any]:
     return {
         "run": str(run),
         "verifies": found.ok,
+        "unfinished": found.facts is not None and found.facts.closing is None,
         "problems": list(found.problems),
         "epsilon": math.inf if guarantee is None else guarantee.epsilon,
         "delta": None if guarantee is None else guarantee.delta,
@@ -108,31 +113,57 @@ def _best(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> dict[str, 
 
 
 def _table(rows: Sequence[dict[str, Any]], measures: Sequence[str]) -> Table:
-    """A line per run; the best of each measure is bold. What is the same in all runs stands below, once."""
-    best = _best(rows, measures)
-    differing = [name for name in _FACTS if len({str(row[name]) for row in rows}) > 1]
-    same = [f"{name.replace('_', ' ')} {plain_text(rows[0][name])}" for name in _FACTS if name not in differing]
-    table = Table(title="the measures are exact: do not publish them" if measures else None)
-    parents = {Path(row["run"]).parent for row in rows}
-    together = len(rows) > 1 and len(parents) == 1
-    same += [f"folder {plain_text(parents.pop())}"] if together else []
-    table.caption = f"in all runs: {', '.join(same)}" if same else None
-    table.add_column("run", no_wrap=True, overflow="fold")
-    for name in ("ε", *(name.replace("_", " ") for name in differing), *map(METRICS.get, measures)):
-        table.add_column(str(name), justify="right")
+    """A line per run, or a column where lines are too long; the best of each measure is bold."""
+    best, differing, together = _best(rows, measures), _differing(rows), _together(rows)
+    lines = [["run", "ε", *(name.replace("_", " ") for name in differing), *(METRICS[name] for name in measures)]]
     for row in rows:
         told = "no guarantee" if math.isinf(row["epsilon"]) else rounded_up(row["epsilon"], 4)
         cells = [
             plain_text(Path(row["run"]).name if together else row["run"]),
-            told if row["verifies"] else f"{told} [red]does not verify[/]",
+            told if row["verifies"] else f"{told} [red]{'unfinished' if row['unfinished'] else 'does not verify'}[/]",
         ]
         cells += ["" if row[name] is None else plain_text(row[name]) for name in differing]
         for name in measures:
             value = row["test"].get(name)
             text = "" if value is None else f"{value:.4g}"
             cells.append(f"[bold]{text}[/]" if row["run"] == best[name] else text)
-        table.add_row(*cells)
+        lines.append(cells)
+    table = _grid(lines) if _fits(_grid(lines)) else _grid(list(zip(*lines, strict=True)))
+    table.title = "the measures are exact: do not publish them" if measures else None
     return table
+
+
+def _differing(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The facts that are not the same in all runs."""
+    return [name for name in _FACTS if len({str(row[name]) for row in rows}) > 1]
+
+
+def _together(rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether several runs lie in one folder, so that their names are enough."""
+    return len(rows) > 1 and len({Path(row["run"]).parent for row in rows}) == 1
+
+
+def _in_all(rows: Sequence[dict[str, Any]]) -> str:
+    """What is the same in all runs."""
+    alike = [name for name in _FACTS if name not in _differing(rows) and rows[0][name] is not None]
+    same = [f"{name.replace('_', ' ')} {plain_text(rows[0][name])}" for name in alike]
+    same += [f"folder {plain_text(Path(rows[0]['run']).parent)}"] if _together(rows) else []
+    return f"in all runs: {', '.join(same)}" if same else ""
+
+
+def _grid(lines: Sequence[Sequence[str]]) -> Table:
+    """Lines of cells, the first of them the heads; numbers are never cut."""
+    table = Table()
+    for place, head in enumerate(lines[0]):
+        table.add_column(head, justify="right" if place else "left", overflow="fold")
+    for line in lines[1:]:
+        table.add_row(*line)
+    return table
+
+
+def _fits(table: Table) -> bool:
+    """Whether the terminal has room for every cell in one line."""
+    return Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width
 
 
 def _draw(rows: Sequence[dict[str, Any]], measure: str, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -61,4 +62,4 @@ def demo(
         f"Published in {folder}: model, ledger, config, report. Keep {folder}/private to yourself.", soft_wrap=True
     )
     show_head(outcome.run.head)
-    next_step("read the report, and show it to others", f"dpsrm report {folder} --open")
+    next_step("read the report, and show it to others", f"dpsrm report {quote(str(folder))} --open")

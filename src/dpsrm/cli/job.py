@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 from torch import nn
 
 from dpsrm.accounting.guarantee import rounded_up
@@ -46,6 +47,10 @@ from dpsrm.training.ranks import strategy
 
 _PATIENCE = timedelta(minutes=30)
 """How long a rank waits for another that is alive but says nothing; a dead one is noticed at once."""
+
+
+CONSTANT = "constant"
+"""What always giving the same answer would achieve, among the measures: a model should do better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +106,14 @@ def run_job(job: TrainingJob, *, resuming: bool = False) -> Outcome:
     tested = {} if job.test is None else {"test": run.module}
     if job.reference:
         plain = replace(job.settings, privacy=None, budget=None)
-        reference = _train(job, plain, run.folder.private / "reference", "non-private reference")
+        reference = _train(job, plain, run.folder.private / "reference", "reference")
         if job.test is not None:
             tested["reference"] = reference.module
     if not strategy().leader:
         return Outcome(run=run, metrics={})
     metrics = {name: _measured(module, job.test) for name, module in tested.items() if job.test is not None}
     if metrics and job.test is not None:
+        metrics[CONSTANT] = _measured(_Constant(job.test), job.test)
         spread = {name: _measured(module, job.test, spread=True) for name, module in tested.items()}
         found = {**metrics, **{f"{name}_half_width": each for name, each in spread.items()}}
         finite = {name: {k: None if math.isnan(v) else v for k, v in m.items()} for name, m in found.items()}
@@ -148,6 +154,24 @@ def _train(job: TrainingJob, settings: Settings, out: Path, title: str) -> Run:
         )
 
 
+class _Constant(nn.Module):
+    """Always the same answer: the shares of the classes among the test records, or the mean of their numbers."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        """Look at the labels."""
+        super().__init__()
+        targets = loaded.records.targets
+        if loaded.target_range is None:
+            counts = torch.bincount(targets.long(), minlength=len(loaded.classes)).double()
+            self._answer = (counts / counts.sum()).clamp(min=1e-9).log()
+        else:
+            self._answer = targets.double().mean().reshape(1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The answer, once per record."""
+        return self._answer.expand(len(inputs), -1)
+
+
 @torch.no_grad()
 def _measured(module: nn.Module, loaded: Loaded, *, spread: bool = False) -> dict[str, float]:
     """Log-loss, 0/1 error and AUC; or R², RMSE and MAE of numbers, clamped to their public range like all targets.
@@ -178,10 +202,10 @@ def progress_bar(title: str, *, epsilon: float | None) -> Iterator[Callback]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[facts]}"),
-        TimeRemainingColumn(),
-    )
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+    )  # in a narrow window the bar gives way, not the numbers
     bar = Bar(*columns, console=err)
     try:
         yield _Shown(bar, bar.add_task(title, total=None, facts=""), epsilon)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from dpsrm.cli.show import Json, next_step, out, print_json
 
@@ -33,9 +33,10 @@ def methods(as_json: Json = False) -> None:
     if as_json:
         print_json({"methods": rows})
         return
-    table = Table("name", "what", "guarantee", "gradients per example", "when to use", show_lines=True)
+    table = Table("name", "what", "when to use", Column("gradients per example", width=9), show_lines=True)
     for row in rows:
-        table.add_row(*(str(value) for value in list(row.values())[:-1]))
+        table.add_row(*(str(row[name]) for name in ("name", "summary", "use", "gradients_per_example")))
     out.print(table)
     out.print(WHO, highlight=False)
+    out.print("What each one guarantees: docs/methods.md, or dpsrm methods --json.", highlight=False)
     next_step("train, or add --method NAME", "dpsrm train --data FILE --target COLUMN --epsilon 1 --delta 1e-5")

@@ -85,9 +85,10 @@ def plan(
         print_json({"rows": [asdict(row) for row in rows], "selection": chosen})
         return
     out.print(noise_table(rows, title))
-    out.print("noise: std ÷ sensitivity of one release; effective: noise·n/(batch·√steps), what the whole run feels")
+    out.print("noise: std ÷ sensitivity of one release.")
+    out.print("effective: noise·n/(batch·√steps), what the whole run feels; less is better.")
     if not batches:
-        out.print("last: what train chooses for two classes, with its own number of steps")
+        out.print("Last row: what train chooses for two classes, with its own number of steps.")
     out.print(_default(n, epsilon, delta, adjacency))
     given = f"--epsilon {epsilon:g} --delta {delta:g} --method sgd"
     choice = f"--set training.batch=B --set training.epochs={epochs:g}"
@@ -124,14 +125,9 @@ def _default(n: int, epsilon: float, delta: float, adjacency: Adjacency) -> str:
         told.append(f"  {words}: {t.steps} steps of {t.batch} records, learning rate {t.learning_rate:g}")
     for size in (10_000, 1_000_000):
         _, t = network_training(n=n, parameters=size)
-        rate = f"learning rate {t.learning_rate:g} of {t.optimizer}"
-        told.append(f"  a network of {size:,} parameters: {t.steps} steps of {t.batch} records, {rate}")
-    why = (
-        "linear models as long as the noise that enters θ on the way allows, n·μ(ε, δ); "
-        "networks about ten passes, in steps whose noise moves θ by a fixed length (docs/decisions/defaults.md); "
-        "μ(ε, δ) is the sensitivity ÷ noise of the one Gaussian release that is (ε, δ)-DP"
-    )
-    return "\n".join([f"left to choose, train takes ({why}):", *told])
+        rate = f"{t.optimizer} at rate {t.learning_rate:g}"
+        told.append(f"  network, {size:,} parameters: {t.steps} steps of {t.batch}, {rate}")
+    return "\n".join(["", "Left to choose, train takes (why: docs/decisions/defaults.md and networks.md):", *told])
 
 
 def _sizes(n: int, text: str) -> list[int]:

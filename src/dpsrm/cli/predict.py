@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import Json, err, next_step, plain_text, print_json
+from dpsrm.cli.show import Json, err, need_outside, next_step, plain_text, print_json, track
 from dpsrm.core.errors import need
 from dpsrm.core.files import write_atomically
 
@@ -29,9 +31,10 @@ def predict(
     Example: dpsrm predict runs/visits --data new.csv --proba --out predictions.csv
     """
     _need_free(to, data, overwrite=overwrite)
+    need_outside(to, run)
     from dpsrm.training import load_run
 
-    columns = load_run(run, expect=expect).prediction_columns(data, proba=proba)
+    columns = replace(load_run(run, expect=expect), track=track).prediction_columns(data, proba=proba)
     rows = len(columns["prediction"])
     text = _csv([list(columns), *zip(*columns.values(), strict=True)])
     if to is not None:
@@ -42,7 +45,7 @@ def predict(
         typer.echo(text, nl=False)
     else:
         err.print(f"{rows} predictions: {plain_text(to)}", highlight=False, soft_wrap=True)
-        next_step("what the model may be used for stands in its report", f"dpsrm report {run} --open")
+        next_step("what the model may be used for stands in its report", f"dpsrm report {quote(str(run))} --open")
 
 
 def _need_free(to: Path | None, data: Path, *, overwrite: bool) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def prove(
     setup: Annotated[
         Path | None,
-        typer.Argument(help="A Python file with setup() → model, losses, data, settings; or a config.toml."),
+        typer.Argument(help="A Python file whose setup() returns a dict of model, losses, data, settings; or a TOML."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Without a file: all proofs of the library.")] = False,
     rounds: Annotated[int, typer.Option(help="How many records are exchanged.", min=1)] = 2,
@@ -60,6 +60,7 @@ def _library(*, everything: bool) -> dict[str, Proof]:
         for number, trial in enumerate(chosen):
             advance(number, len(chosen))
             found[str(trial)] = trial.prove()
+        advance(len(chosen), len(chosen))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dpsrm.cli.show import Json, next_step, out, plain_text, print_json
+from dpsrm.cli.show import Json, err, next_step, out, plain_text, print_json
 from dpsrm.core.errors import need
 
 
@@ -41,6 +41,7 @@ def report(
             out.print(f"For yourself alone: {plain_text(each.private)}", highlight=False, soft_wrap=True)
     if show:
         for each in made.values():
-            webbrowser.open(each.report.resolve().as_uri())
+            if webbrowser.open(each.report.resolve().as_uri()) is False:
+                err.print("There is no browser here: open the file in another way.")
     if not as_json:
         next_step("send the folder without private/; whoever gets it runs", "dpsrm verify RUN --expect HEAD")

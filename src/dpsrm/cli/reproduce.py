@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
@@ -100,7 +101,9 @@ def reproduce(
     for name, each in found.items():
         out.print(_table(name, each))
     out.print(f"All columns, figures, and what agrees with the paper: {report}", soft_wrap=True)
-    next_step("more trials add to what is kept", f"dpsrm reproduce {problem} --trials 30")
+    places = f" --data-dir {quote(str(data_dir))}" if data_dir else ""
+    places += "" if results == Path("results") else f" --results {quote(str(results))}"
+    next_step("more trials add to what is kept", f"dpsrm reproduce {problem}{places} --trials 30")
 
 
 class Asked(NamedTuple):

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import dpsrm
-from dpsrm.core.errors import InputError, need_extra, visible
+from dpsrm.core.errors import InputError, need, need_extra, visible
 from dpsrm.report.facts import METRICS
 
 out = Console(emoji=False)
@@ -57,6 +57,14 @@ def _json_ready(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
+
+
+def need_outside(path: Path | None, *runs: Path) -> None:
+    """Refuse to write into the published part of a run folder: it would not verify any more."""
+    above = [] if path is None else path.resolve().parents
+    for run in map(Path.resolve, runs):
+        inside = run in above and run / "private" not in above
+        need(not inside, "a file in a run folder would keep it from verifying", file=str(path), remedy="give another")
 
 
 def save_figure(figure: Any, path: Path) -> None:
@@ -108,7 +116,7 @@ def show_head(head: str) -> None:
 
 def metrics_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Table:
     """Metrics as rows, one column per model."""
-    table = Table(title=title)
+    table = Table(title=title, min_width=len(title) + 4)  # a title in one line
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
@@ -129,7 +137,7 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and stop.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Results only: no bars, notices or next steps.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Results and warnings only: no bars or next steps.")] = False,
 ) -> None:
     """Train models with differential privacy.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ import typer
 from dpsrm.accounting.guarantee import rounded_up
 from dpsrm.cli.show import Json, err, metrics_table, next_step, out, plain_text, print_json, show_head, track
 from dpsrm.core.errors import DpsrmError, InputError, need
+from dpsrm.report.facts import METRICS
 
 if TYPE_CHECKING:
     from dpsrm.cli.job import Outcome, TrainingJob
@@ -60,6 +63,8 @@ def train(
     Example: dpsrm train --data visits.csv --target ill --epsilon 1 --delta 1e-5 --out runs/visits
     """
     given = dict(locals())
+    for name, path in (("data", data), ("test", test), ("schema", schema), ("config", config)):
+        _need_there(name, None if resume else path)  # before torch is loaded
     from dpsrm.cli.job import joined, need_budget, new_out, run_job
     from dpsrm.core.files import read_toml
     from dpsrm.training import config_from
@@ -67,6 +72,12 @@ def train(
     if resume is not None:
         _need_own_settings(given)
         config = resume / "config.toml"
+        need(
+            config.exists(), "a run is a folder with a config.toml", run=str(resume), remedy="give the folder of --out"
+        )
+    elif config is not None:
+        table = config.suffix.lower() in (".csv", ".tsv", ".parquet", ".npz")
+        need(not table, "train takes a config file", got=str(config), remedy=f"for records: --data {config}")
     sections: dict[str, Any] = {} if config is None else read_toml(config)
     names = None if classes is None else [name.strip() for name in classes.split(",")]
     _fill(sections, "data", path=data, test=test, target=target, schema=schema, classes=names)
@@ -94,6 +105,16 @@ def train(
         print_json(outcome.to_json())
     else:
         _show(outcome)
+
+
+def _need_there(name: str, path: str | Path | None) -> None:
+    """Refuse a file that is not there, and name one that is called nearly so."""
+    if path is None or Path(path).exists():
+        return
+    place = Path(path).parent
+    near = get_close_matches(Path(path).name, [each.name for each in place.iterdir()]) if place.is_dir() else []
+    remedy = f"did you mean {place / near[0]}?" if near else ""
+    need(False, f"the {name} must be a file that exists", path=str(path), remedy=remedy)
 
 
 def _need_own_settings(given: dict[str, Any]) -> None:
@@ -142,6 +163,7 @@ def _job(config: Config, run: Path, *, overwrite: bool, reference: bool, mlp_rat
     from dpsrm.training.config import plain
 
     place, ours = config.data, _is_ours(config)
+    _need_there("test", place.test)
     records = load(
         place.path,
         place.target,
@@ -232,6 +254,13 @@ def _chosen(settings: Settings, model: Model, records: Loaded) -> Settings:
 
 def _tell_start(job: TrainingJob, told: Config, *, resuming: bool) -> None:
     """Before the bar: which run goes on; or what a new one is trained with, unless `_chosen` has said so."""
+    from dpsrm.runs.folder import RunFolder
+    from dpsrm.training.reopen import is_closed
+
+    if job.settings.seed is not None:
+        err.print("Not private: whoever knows the seed can take the noise away. For research only.", soft_wrap=True)
+    if resuming and is_closed(RunFolder(job.out)):
+        return  # it will be refused
     if resuming:
         err.print(f"Going on with {plain_text(job.out)}", highlight=False, soft_wrap=True)
     elif job.settings.method is told.settings.method:
@@ -253,6 +282,21 @@ def _tell_given(settings: Settings, n: int) -> None:
     )
 
 
+def _against_constant(metrics: dict[str, dict[str, float]]) -> str:
+    """What the column of constants means, and whether the model is worth more."""
+    from dpsrm.cli.job import CONSTANT
+
+    first = next(name for name in metrics["test"] if name in ("log_loss", "rmse"))
+    words = f"{CONSTANT}: always the same answer, " + ("the mean" if first == "rmse" else "the shares of the classes")
+    if metrics["test"][first] < metrics[CONSTANT][first]:
+        return words
+    return (
+        f"{words}. The model's {METRICS[first]} is no better than that: at this ε there are too few records for "
+        "what is to be learned, or the settings do not suit; fewer columns, a schema or a larger ε may help "
+        "(private/report.html)"
+    )
+
+
 def _show(outcome: Outcome) -> None:
     """The result, for people."""
     run, folder = outcome.run, outcome.run.folder
@@ -265,6 +309,7 @@ def _show(outcome: Outcome) -> None:
         )
     if outcome.metrics:
         out.print(metrics_table("on the test records (not private: do not publish)", outcome.metrics))
+        err.print(_against_constant(outcome.metrics), highlight=False, soft_wrap=True)
     out.print(f"Run folder: {plain_text(folder.path)} (publishable, except {folder.private.name}/)", soft_wrap=True)
     show_head(run.head)
-    next_step("read the report, and show it to others", f"dpsrm report {folder.path} --open")
+    next_step("read the report, and show it to others", f"dpsrm report {quote(str(folder.path))} --open")

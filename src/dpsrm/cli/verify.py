@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,7 +40,7 @@ def verify(
     if not result.ok:
         raise typer.Exit(1)
     if not as_json:
-        next_step("read what it promises", f"dpsrm report {run} --open")
+        next_step("read what it promises", f"dpsrm report {quote(str(run))} --open")
 
 
 def _with_pages(result: Verification, run: Path) -> Verification:

@@ -18,7 +18,7 @@ from dpsrm.data.libsvm import FOLD, LibsvmEncoder, SparseRows
 from dpsrm.data.pairs import PAIRS
 from dpsrm.data.schema import Schema, schema_from
 from dpsrm.data.schema_encoding import SchemaEncoder
-from dpsrm.data.tables import Table, need_points, split_target
+from dpsrm.data.tables import Table, need_points, split_target, tell_texts
 
 LABEL_NAMES = ("label", "target", "y")
 """What a user may call the label of a file that has no column names."""
@@ -93,6 +93,12 @@ def need_numbers_read(source: Source, encoder: Encoder) -> None:
     """Refuse a table some of whose numbers would be hashed as texts, because of their commas."""
     if isinstance(source, Table) and isinstance(encoder, HashEncoder):
         need_points(source, encoder.names)
+
+
+def tell_hashed(source: Source, encoder: Encoder) -> None:
+    """Warn of columns of a table that would better be numbers than hashed as texts."""
+    if isinstance(source, Table) and isinstance(encoder, HashEncoder):
+        tell_texts(source, encoder.names)
 
 
 def _unnamed(encoder: HashEncoder | SchemaEncoder) -> bool:

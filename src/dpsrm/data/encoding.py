@@ -150,7 +150,7 @@ def need_columns(table: Table, wanted: Sequence[str], *, optional: Sequence[str]
     for name in table.columns:
         need(
             name in wanted or name in optional,
-            f"the file must have only the columns {', '.join([*wanted, *optional])} beside its target",
+            f"the file must have only the columns {', '.join(dict.fromkeys([*wanted, *optional]))} beside its target",
             column=name,
             remedy=remedy.format(name=name),
         )

@@ -96,8 +96,8 @@ def _text(value: Cell, row: int) -> str:
         text = None
     need(
         text is not None,
-        "every record must have an id of the unit whose privacy is protected",
-        row=row,
+        "every record must have an id of the unit whose privacy is protected; rows are counted from 1",
+        row=row + 1,
         id=shown(value),
         remedy="find out whose record it is, or remove it",
     )

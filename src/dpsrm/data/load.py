@@ -20,7 +20,7 @@ from dpsrm.data.arrays import ArrayEncoder, Arrays, read_npy, read_npz
 from dpsrm.data.arrow import SUFFIXES, ArrowRows, TableFile
 from dpsrm.data.conversion import as_inputs, as_targets, as_tensor
 from dpsrm.data.datasets import ON_DISK, DatasetRecords
-from dpsrm.data.encoders import Encoder, Source, encode_source, encoder_for, need_numbers_read
+from dpsrm.data.encoders import Encoder, Source, encode_source, encoder_for, need_numbers_read, tell_hashed
 from dpsrm.data.encoding import unit_norm
 from dpsrm.data.features import ImageFeatures
 from dpsrm.data.frames import read_parquet
@@ -172,6 +172,7 @@ def load(
         loaded = replace(loaded, unit=unit, units=Units.of(ids))
     elif isinstance(source, Table):
         tell_identifiers(name for name in source.columns if name != target)
+    tell_hashed(source, encoder)
     columns = isinstance(source, SparseRows) or (isinstance(source, Arrays) and source.x.ndim == 2)
     if normalise is None and columns and isinstance(loaded.rows, Records):
         need_scale(loaded.rows)  # pixels have one scale, a table's columns are encoded to have one
@@ -330,7 +331,7 @@ def as_records(data: object) -> RecordSource:
         return Records(as_inputs(data[0]), as_targets(data[1]))
     raise InputError(
         "data must be Records, a torch Dataset, a dictionary of arrays, or a pair of arrays (inputs, targets); "
-        f"got {type(data).__name__}; give (X, y)"
+        f"got {type(data).__name__}; give (X, y), or the dataset of a DataLoader (a loader of one's own: make_private)"
     )
 
 

@@ -114,15 +114,24 @@ def _number_of(column: Number | Boolean | Date, cell: Cell, codes: npt.NDArray[n
     except InputError:
         pass
     kind = type(column).__name__.lower()
+    written = _WRITTEN[kind] if any(map(str.isdigit, str(value))) else ""
     need(
         False,
         f"a column the schema calls a {kind} must hold {kind}s or missing cells",
         column=column.name,
         row=int(np.argmax(codes == at)) + 1,
         value=shown(value),
-        remedy=f'correct the cell, or declare [columns.{column.name}] kind = "category"',
+        remedy=f'{written}correct the cell, or declare [columns.{column.name}] kind = "category"',
     )
     return None
+
+
+_WRITTEN = {
+    "number": "write numbers plainly (1200.5, not $1,200.50), ",
+    "date": "write dates as 2024-05-31, ",
+    "boolean": "",
+}
+"""How cells of each kind are written, where people write them otherwise."""
 
 
 _TRUTH = {word: 2.0 * code - 1 for pair in BINARY for code, word in enumerate(pair)}

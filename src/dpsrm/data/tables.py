@@ -215,7 +215,10 @@ def read_csv(raw: bytes) -> Table:
         header = need_names([name.strip() for name in next(row for row in reader if row)])
         rows = [_need_width(row, header, reader.line_num) for row in reader if row]
     except csv.Error as error:
-        raise InputError(f"the file must be a CSV table; got line={reader.line_num}: {error}") from error
+        raise InputError(
+            f"the file must be a CSV table; got line={reader.line_num}: {error}; look for a quotation mark that is not "
+            "closed, there or above"
+        ) from error
     need(bool(rows), "a table must have records below its header", columns=header)
     return Table(header, tuple(zip(*rows, strict=True)))
 
@@ -230,7 +233,8 @@ def need_points(table: Table, columns: Sequence[str]) -> None:
     Traceback (most recent call last):
         ...
     dpsrm.core.errors.InputError: numbers are written with a point, 121.2; got column='weight', cell='121,2'; replace \
-the commas; texts such as 1,2 that are no numbers need another sign, or a schema
+the commas (sed 's/,/./g' in a file with semicolons); texts such as 1,2 that are no numbers need another sign, or a \
+schema
     """
     for name, cells in zip(table.columns, table.cells, strict=True):
         found = next((cell for cell in cells if isinstance(cell, str) and "," in cell), None)
@@ -242,8 +246,50 @@ the commas; texts such as 1,2 that are no numbers need another sign, or a schema
             "numbers are written with a point, 121.2",
             column=name,
             cell=shown(found),
-            remedy="replace the commas; texts such as 1,2 that are no numbers need another sign, or a schema",
+            remedy="replace the commas (sed 's/,/./g' in a file with semicolons); texts such as 1,2 that are no "
+            "numbers need another sign, or a schema",
         )
+
+
+_LOOKS = {
+    "dates": re.compile(
+        r"[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}([ T].*)?|[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{2,4}( .*)?"
+    ),
+    "money": re.compile(r"[+-]?[$€£¥] ?[0-9.,]+|[+-]?[0-9.,]+ ?[$€£¥]"),
+    "per cent": re.compile(r"[+-]?[0-9.,]+ ?%"),
+}
+
+
+_ENOUGH = 100
+
+
+def tell_texts(table: Table, columns: Sequence[str]) -> None:
+    """Warn of columns that say more than texts can: dates, money, per cent, and texts that nearly all differ."""
+    found = {
+        name: words
+        for name, cells in zip(table.columns, table.cells, strict=True)
+        if name in columns and (words := _looks_of(cells))
+    }
+    if found:
+        _log.warning(
+            "%s: read as texts, each a category of its own, near ones with nothing in common. Write money and per cent "
+            "as plain numbers (1200, 12), declare dates (2024-05-31) in a --schema, leave free text out "
+            "(docs/data.md). This was read from the records: for your eyes only",
+            ", ".join(f"{name} ({words})" for name, words in found.items()),
+        )
+
+
+def _looks_of(cells: Sequence[Cell]) -> str:
+    """What more than half of the different texts of a column look like; empty if like nothing.
+
+    >>> _looks_of(["$1,200", "?", "$80", "7"]), _looks_of(["11.09.2022"]), _looks_of(["nurse", "cook"])
+    ('money', 'dates', '')
+    """
+    texts = [text for cell in dict.fromkeys(cells) if isinstance(text := read_cell(cell), str)]
+    for words, pattern in _LOOKS.items():
+        if 2 * sum(pattern.fullmatch(text) is not None for text in texts) > len(texts):
+            return words
+    return "free text" if len(texts) > max(_ENOUGH, len(cells) / 2) else ""
 
 
 def split_target(table: Table, target: str | None) -> tuple[Table, tuple[Cell, ...]]:

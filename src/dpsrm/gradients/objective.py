@@ -282,7 +282,11 @@ _HINTS = {
     "setup_context": "switch activation checkpointing off, or give your autograd.Function a setup_context",
     "same dtype": "give model and records one type of numbers: model.float(); or, for float64, call "
     "torch.set_default_dtype(torch.float64) before the records are given",
+    "int32/int64": "labels of classes must be whole numbers: labels.long()",
+    "Target size": "outputs and targets must have one shape; for one output and labels 0 and 1, dpsrm.binary_loss",
     "dynamic shape": "run all experts on every example, with a gate of zero for those that are not chosen",
+    ".item()": "torch.where instead of a branch on an example's values; instead of packed sequences, padding to one "
+    "length and the last real step chosen by a mask",
     "control flow": "torch.where instead of a branch; a mask instead of packed sequences",
 }
 """What helps, by a word of torch's error."""

@@ -177,7 +177,7 @@ def not_protected(facts: RunFacts) -> list[str]:
     read = [f"What was read from the records: {read_words(facts.closing)}."] if facts.closing.read else []
     several, known = "Several records of one person together", "The number of records"
     if (units := facts.ledger.header.unit) is not None:
-        several = "Several units together (a family, if the unit is a person)"
+        several = "Several units together (a family, if the unit is a person; whoever has two ids is two units)"
         known = (
             f"The number of units, and that at most {units.rows} rows of one count (how many anyone has is protected)"
         )

@@ -144,10 +144,10 @@ def advice(journal: Journal) -> list[str]:
 
 def _utility(journal: Journal) -> Markup:
     """Measures on the test records with 95 % intervals, beside the reference."""
-    models = [name for name in ("test", "reference") if name in journal.metrics]
+    models = [name for name in ("test", "reference", "constant") if name in journal.metrics]
     if not models:
         return Markup("")
-    heads = {"test": "private model", "reference": "non-private reference"}
+    heads = {"test": "private model", "reference": "non-private reference", "constant": "always the same answer"}
     rows = []
     for key, words in METRICS.items():
         if all(journal.metrics[name].get(key) is not None for name in models):

@@ -16,7 +16,7 @@ from dpsrm.runs.folder import RunFolder
 from dpsrm.runs.ledger import Closing, LedgerFacts, read_from_records, read_ledger
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
     """What `verify` found; `problems` is empty when the run can be believed."""
 
@@ -28,6 +28,11 @@ class Verification:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
+
+    def __repr__(self) -> str:
+        """One line: what is proved, or what is wrong."""
+        proved = "no ε" if self.guarantee is None else str(self.guarantee)
+        return f"<Verification: {'ok, ' + proved if self.ok else '; '.join(self.problems)}>"
 
 
 def verify(run: Path | str, *, expect: str | None = None) -> Verification:
@@ -98,7 +103,8 @@ def _file_problems(folder: RunFolder, closing: Closing) -> list[str]:
             problems.append(f"{path.name} is missing or cannot be read: {error.strerror}")
     expected = {path.name for path in (*folder.bound, folder.ledger, folder.private)}
     extra = sorted(path.name for path in folder.path.iterdir() if path.name not in expected)
-    return problems + [f"{name} is not part of the run: the ledger was not closed over it" for name in extra]
+    words = "is not part of the run: the ledger was not closed over it; move it elsewhere"
+    return problems + [f"{name} {words}" for name in extra]
 
 
 def _word_problems(folder: RunFolder, facts: LedgerFacts, guarantee: Guarantee | None, closing: Closing) -> list[str]:

@@ -154,6 +154,8 @@ def config_from(sections: Mapping[str, Any]) -> Config:
 def settings_from(sections: Mapping[str, Any]) -> Settings:
     """The settings in the sections of a config file; other sections are left alone."""
     private = sections.get("private", True)
+    both = "privacy" in sections and not private
+    need(not both, "private = false and a budget contradict each other", remedy="leave one of them out")
     need(
         ("privacy" in sections) == bool(private),
         "training is private unless the config says private = false, and private training needs a budget",
@@ -239,6 +241,9 @@ def _plain_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+_KINDS = {float: "a number", int: "a whole number", str: "a text in quotes", bool: "true or false"}
+
+
 def _typed(value: Any, hint: Any, where: str) -> Any:
     """`value` as `hint` asks (whole numbers may stand for decimals); `InputError` if it cannot be."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
@@ -256,7 +261,7 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         return float(value)
     if hint in (int, str, bool) and type(value) is hint:
         return value
-    raise InputError(f"{where} must be {getattr(hint, '__name__', hint)}; got {value!r}")
+    raise InputError(f"{where} must be {_KINDS.get(hint, getattr(hint, '__name__', hint))}; got {value!r}")
 
 
 def _first_that_fits(value: Any, options: list[Any], where: str) -> Any:

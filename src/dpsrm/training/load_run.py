@@ -15,6 +15,7 @@ from dpsrm.accounting import Guarantee
 from dpsrm.core.errors import InputError, LedgerError, need
 from dpsrm.core.files import read_toml
 from dpsrm.core.secret import Streams
+from dpsrm.core.tracking import Track, silent
 from dpsrm.runs import verify
 from dpsrm.runs.folder import RunFolder
 from dpsrm.training.config import build
@@ -22,15 +23,20 @@ from dpsrm.training.predict import chosen_classes, class_probabilities, outputs_
 from dpsrm.training.settings import Model
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LoadedRun:
     """What a run folder holds: the model with the published parameters, the guarantee that its ledger proves (None for
-    a run without one), and the sections of its config.toml."""
+    a run without one), and the sections of its config.toml. `track` shows how far the features of images are."""
 
     module: nn.Module
     guarantee: Guarantee | None
     config: dict[str, Any]
     folder: RunFolder
+    track: Track = silent
+
+    def __repr__(self) -> str:
+        """One line: where it is and what it proves."""
+        return f"<LoadedRun {self.folder.path}: {'not private' if self.guarantee is None else self.guarantee}>"
 
     @property
     def epsilon(self) -> float:
@@ -52,7 +58,7 @@ class LoadedRun:
 
     def outputs(self, data: object) -> Tensor:
         """The model's outputs for `data`, see `predict`."""
-        return outputs_of(self.module, self.config, data)
+        return outputs_of(self.module, self.config, data, track=self.track)
 
     def predict(self, data: object) -> npt.NDArray[Any]:
         """The most probable class of each record, by name; or a regression's number, inside the target's public range.

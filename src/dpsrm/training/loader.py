@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +19,7 @@ from torch.utils.data import (
 )
 
 from dpsrm.core.errors import InputError, need
-from dpsrm.core.tree import leaves
+from dpsrm.core.tree import Ragged, leaves
 from dpsrm.data import DatasetRecords, RecordSource, as_records
 from dpsrm.gradients import Batch
 from dpsrm.gradients.batch import on_device
@@ -27,6 +28,10 @@ from dpsrm.training.drawn import Drawn
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.step import Draw
 from dpsrm.training.summing import read
+
+_log = logging.getLogger(__name__)
+_MANY = 4
+"""So many shapes of records in a batch are worth a line: each is a pass of its own."""
 
 
 def records_of(loader: DataLoader[Any]) -> RecordSource:
@@ -37,7 +42,7 @@ def records_of(loader: DataLoader[Any]) -> RecordSource:
         plain and loader.batch_size is not None,
         "private batches are drawn by the sampling that is charged, not by a sampler of one's own",
         sampler=type(sampler).__name__,
-        remedy="give a DataLoader with batch_size and shuffle only",
+        remedy="give a DataLoader of a dataset with len and [i], with batch_size and shuffle only",
     )
     own = None if loader.collate_fn is default_collate else loader.collate_fn
     plainly = own is None and isinstance(loader.dataset, Dataset)
@@ -73,6 +78,7 @@ class PrivateLoader:
         self._device = next(run.prepared.objective.module.parameters()).device
         self._options = {} if like is None else {name: getattr(like, name) for name in _KEPT}
         self.pending: Drawn | None = None
+        self._told = False
 
     def __len__(self) -> int:
         return self._batches
@@ -106,11 +112,22 @@ class PrivateLoader:
         """The batch for the loop, kept as what its step will be made of; one that was given before comes again."""
         if again is None:
             batch = on_device(batch, self._device)
+            self._tell(batch)
             self.pending = Drawn.of(draw, batch)
         else:
             batch = again.again
             self.pending = replace(again, given=tuple(leaves(batch)))
         return batch
+
+    def _tell(self, batch: Batch) -> None:
+        """Say once that records of many shapes are slow."""
+        if not self._told and isinstance(batch, Ragged) and len(batch.groups) > _MANY:
+            self._told = True
+            _log.warning(
+                "a batch has records of %d shapes, and each shape is run by itself, several times slower: pad all "
+                "records to one length, in the dataset or in the collate function (docs/own-loop.md)",
+                len(batch.groups),
+            )
 
     def take(self, batch: Batch) -> Drawn:
         """The draw that `batch` is, with the loader's own copy of it; refuses any other batch."""

@@ -17,6 +17,7 @@ from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.step import Progress
 
 _STATE = "dpsrm"
+_MOVED = "take backward() and step() of the loop's own out of it; load weights before make_private"
 
 
 class PrivateTraining:
@@ -79,7 +80,7 @@ class PrivateTraining:
         with step.over_records(of=RankFailed), self._run.strategy.together():  # a record may have stopped another rank
             drawn = self.data_loader.take(batch)
             untouched = prepared.objective.layout.held_by(prepared.objective.module, prepared.walk.theta)
-            need(untouched, "only step() may move the model's parameters", remedy="change them before make_private")
+            need(untouched, "only step() may move the model's parameters", remedy=_MOVED)
         with step.running():
             progress = self._run.advance(drawn.draw, drawn.batch)
         self._run.settle()

@@ -6,6 +6,7 @@ Shapes: n records, K classes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import need
+from dpsrm.core.tracking import Track, silent
 from dpsrm.data.encoders import encoder_from
+from dpsrm.data.image_encoder import ImageEncoder
 from dpsrm.data.ranges import TargetRange
 from dpsrm.data.unlabelled import encode_unlabelled
 
 
-def outputs_of(module: nn.Module, config: Mapping[str, Any], data: object) -> Tensor:
+def outputs_of(module: nn.Module, config: Mapping[str, Any], data: object, *, track: Track = silent) -> Tensor:
     """The module's outputs for records that are encoded by config's [preprocessing]: logits of the classes."""
     need(
         "preprocessing" in config,
@@ -27,7 +30,10 @@ def outputs_of(module: nn.Module, config: Mapping[str, Any], data: object) -> Te
         remedy="this run was trained on tensors: encode the records as you did then, and call run.module",
     )
     facts, unit = config["preprocessing"], config.get("privacy", {}).get("unit")
-    inputs = encode_unlabelled(data, encoder_from(facts), target=facts.get("target"), unit=unit)
+    encoder = encoder_from(facts)
+    if isinstance(encoder, ImageEncoder):
+        encoder = replace(encoder, maker=replace(encoder.maker, track=track))
+    inputs = encode_unlabelled(data, encoder, target=facts.get("target"), unit=unit)
     return module_outputs(module, inputs)
 
 

@@ -87,7 +87,7 @@ def _need_unfinished(folder: RunFolder) -> None:
         if folder.private.is_dir():
             mend_ledger(folder.ledger)
             folder.destroy_key()
-        raise ResumeError(f"{folder.path} is finished: there is nothing to resume")
+        raise ResumeError(f"{folder.path} is finished: nothing is left to resume; dpsrm report shows it")
     if not folder.checkpoint.exists():
         raise ResumeError(
             f"{folder.path} has no checkpoint: it had not begun, or was not to be resumed; train with overwrite"

@@ -223,7 +223,8 @@ class Model:
 
     def __post_init__(self) -> None:
         """Refuse models that do not exist."""
-        need(self.kind in KINDS, f"the model must be one of {', '.join(KINDS)}", model=self.kind)
+        words = f"the model must be one of {', '.join(KINDS)}"
+        need(self.kind in KINDS, words, model=self.kind, remedy="any other: dpsrm.train or make_private in Python")
         object.__setattr__(self, "hidden", tuple(self.hidden))
         need(all(h >= 1 for h in self.hidden), "hidden layers need at least one unit", hidden=self.hidden)
 
