@@ -126,6 +126,11 @@ _segments = _refused(
     "does not check where a segment ends, and reads on in the numbers of other examples",
     "take scatter_reduce or index_add",
 )
+_least_squares = _refused(
+    "torch.linalg.lstsq",
+    "gives no residuals to any example if the matrix of one has not full rank",
+    "take torch.linalg.pinv(a) @ b, or torch.linalg.solve",
+)
 _quantized = _refused(
     "a quantised tensor",
     "has one scale for all examples",
@@ -163,6 +168,7 @@ CROSSING: dict[Callable[..., Any], Callable[..., Any]] = {
     **dict.fromkeys((*_STRIDED, *_METHODS), strided),
     **dict.fromkeys(_RESIZED, _resize),
     torch.segment_reduce: _segments,
+    torch.linalg.lstsq: _least_squares,
     **dict.fromkeys(_QUANTIZED, _quantized),
     **FRESH,
 }
