@@ -1,6 +1,6 @@
 """torch's own list of operators with sample inputs, which its tests use: each a loss of a few tensors of one example.
 
-The list is imported from torch.testing._internal; it needs `expecttest` for a base class of tests that nobody runs here.
+The list is imported from torch.testing._internal, which needs `expecttest` for a base class of tests that nobody runs.
 """
 
 import sys
@@ -62,7 +62,7 @@ def operators():
 
 
 def cases(operator, *, samples):
-    """Some samples of an operator, also written in place; every tensor an example's own, or the first, or the others."""
+    """Some samples of an operator, also written in place; all tensors an example's own, or the first, or the others."""
     dtype = next((d for d in (torch.float32, torch.int64, torch.bool) if d in operator.dtypes), None)
     if dtype is None or any(word in operator.name for word in UNSAFE):
         return
@@ -86,7 +86,10 @@ def known():
         "addbmm_": (lambda t: t[0][:1].clone().addbmm_(t[0].expand(2, 5, 5), torch.ones(2, 5, 5)), (row,)),
         "roll": (lambda t: t[0].sum().roll(1), (row,)),
         "resize_": (lambda t: t[0].detach().clone().resize_(3), (row,)),
-        "lstsq": (lambda t: torch.linalg.lstsq(t[0], t[0][..., :2] + 1, driver="gelsd").residuals, (torch.stack([square[:, :3]] * 2),)),
+        "lstsq": (
+            lambda t: torch.linalg.lstsq(t[0], t[0][..., :2] + 1, driver="gelsd").residuals,
+            (torch.stack([square[:, :3]] * 2),),
+        ),
         "empty": (lambda t: t[0] + torch.empty(5, 5).nan_to_num(), (row,)),
         "quantize": (lambda t: t[0] * dynamically(t[0].detach()).dequantize(), (row,)),
     }

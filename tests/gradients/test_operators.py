@@ -1,21 +1,21 @@
 """Every operator in torch's own list keeps examples apart under vmap, forward and back, or is refused.
 
-One example holds what could disturb others (zeros, NaN, huge numbers, indices outside of its tensor) among examples that
-do not; these must have the outputs and gradients that they have alone. DPSRM_OPERATORS=3 takes three samples of every
-operator and every disturbance (`make soak`); a run without it takes one sample, and only as many disturbances as fit.
+Some examples hold what could disturb others (zeros, NaN, huge numbers, indices outside of their tensor) among examples
+that do not; these must have the outputs and gradients that they have alone. DPSRM_OPERATORS=3 takes three samples of
+every operator and all disturbances (`make soak`); without it, one sample is taken, and a few disturbances.
 """
 
 import os
 
 import pytest
 import torch
-from gradients.operator_cases import cases, disturbances, known, operators
 
 from dpsrm.core.errors import DpsrmError
 from dpsrm.gradients.back import gradients_at
 from dpsrm.gradients.below import guarded
 from dpsrm.gradients.fresh import Fresh
 from dpsrm.gradients.passes import each_alone
+from gradients.operator_cases import cases, disturbances, known, operators
 
 SAMPLES = int(os.environ.get("DPSRM_OPERATORS", "1"))
 PLAIN, DISTURBED, LARGE = [1, 4], [0, 3], 2
