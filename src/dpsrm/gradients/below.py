@@ -162,7 +162,7 @@ def _need_no_rule_of_operator(operator: OpOverload[..., Any] | OpOverloadPacket[
     name: str = operator.name() if isinstance(operator, OpOverload) else operator._qualified_op_name  # type: ignore[no-untyped-call]
     if name.partition("::")[0] in _TORCHS:
         return
-    if name.partition(".")[0] in {rule.partition(".")[0] for rule in foreign_rules()}:  # whichever overload
+    if name.partition(".")[0] in {rule.partition(".")[0] for rule in _rules(_TORCHS)}:  # whichever overload
         raise IsolationError(RULE.format(name))
 
 
@@ -211,6 +211,15 @@ _TORCHS = ("aten", "prims", "flex_lib")
 
 
 def foreign_rules() -> list[str]:
-    """Operators with a batching rule, outside of torch: what C++ calls passes no door that Python could guard."""
+    """Operators with a batching rule, outside of torch: what C++ calls passes no door that Python could guard.
+
+    Those of torch's `F.linear_cross_entropy`, which Python calls, are refused where they are used: their rule gives
+    other gradients than an example alone has.
+    """
+    return _rules((*_TORCHS, "torch_nn"))
+
+
+def _rules(but: tuple[str, ...]) -> list[str]:
+    """Operators with a batching rule, but those of some namespaces."""
     found: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("FuncTorchBatched")
-    return sorted(name for name in found if name.partition("::")[0] not in _TORCHS)
+    return sorted(name for name in found if name.partition("::")[0] not in but)
