@@ -58,7 +58,6 @@ def operators():
         sys.modules["expecttest"] = types.SimpleNamespace(TestCase=unittest.TestCase)
     from torch.testing._internal.common_methods_invocations import op_db
 
-    vars(torch.backends)["__allow_nonbracketed_mutation_flag"] = True  # the import forbids to set backends' flags
     return op_db
 
 
