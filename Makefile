@@ -19,6 +19,7 @@ soak: .venv/installed-dev  ## 500 kills of a training, 20 of ranks, two hosts, 1
 	DPSRM_RANK_KILLS=20 DPSRM_RANK_STEPS=50 $(BIN)/python -m pytest tests/ranks
 	$(BIN)/python tests/ranks/hosts.py build/hosts  # as root, with iproute2
 	DPSRM_FUZZ=100 $(BIN)/python -m pytest -n 2 --dist worksteal tests/robustness/test_fuzz.py tests/accounting/test_extremes.py
+	DPSRM_OPERATORS=3 $(BIN)/python -m pytest -n 2 tests/gradients/test_operators.py
 	mkdir -p build && $(BIN)/dpsrm bench scaling --data-dir build --out build/scaling.jsonl
 
 mutants: .venv/installed-dev  ## break privacy-critical lines one at a time: a test must notice each

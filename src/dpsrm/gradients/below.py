@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from dpsrm.core.errors import IsolationError
 from dpsrm.gradients.module_state import is_sharded
+from dpsrm.gradients.seen_back import RULE, forget_functions, package, seen
 
 _LOOP = 'or use performance.engine = "loop"'
 SAVED = (
@@ -40,10 +41,6 @@ _SUBCLASS = (
     f"make an ordinary tensor of it, {_LOOP}"
 )
 _NEW = "{} is a tensor with a __torch_dispatch__ of its own, defined during a pass: import it before"
-RULE = (
-    "a torch.autograd.Function or an operator with a vmap rule of its own sees all examples of a batch: give {} "
-    f"generate_vmap_rule = True, or no rule, instead of that one, {_LOOP}"
-)
 _SCRIPT = (
     "scripted code (torch.jit) calls operators that nobody here sees, some of which mix examples: give the Python "
     f"function itself, {_LOOP}"
@@ -115,6 +112,7 @@ def _end() -> None:
             for (kind, name), original in _originals.items():
                 setattr(kind, name, original)
             _originals.clear()
+            forget_functions()
 
 
 def _doors() -> Iterator[tuple[Any, str, Any]]:
@@ -122,7 +120,6 @@ def _doors() -> Iterator[tuple[Any, str, Any]]:
     guarded: list[tuple[type[Any], str, _Method]] = [
         (saved_tensors_hooks, "__enter__", _need_our_hooks),
         (TorchDispatchMode, "__enter__", _need_our_mode),
-        (type(custom_function_call), "__call__", _need_no_rule_of_function),
         (OpOverload, "__call__", _need_no_rule_of_operator),
         (OpOverloadPacket, "__call__", _need_no_rule_of_operator),
         (torch._C.ScriptFunction, "__call__", _refuse_script),
@@ -130,6 +127,8 @@ def _doors() -> Iterator[tuple[Any, str, Any]]:
     ]
     for kind, name, need in guarded:
         yield kind, name, _after(need, vars(kind)[name])
+    call = vars(type(custom_function_call))["__call__"]
+    yield type(custom_function_call), "__call__", lambda self, kind, *args, **kw: call(self, seen(kind), *args, **kw)
     reduced = autograd_function.reductify_leaf
     yield autograd_function, "reductify_leaf", lambda *args, **kwargs: _own_memory(reduced(*args, **kwargs))
     for kind in _tensor_kinds(Tensor):
@@ -146,28 +145,16 @@ def _after(need: _Method, original: _Method) -> _Method:
     return guarded
 
 
-def _package(kind: type[Any]) -> str:
-    """Whose a class is."""
-    return kind.__module__.partition(".")[0]
-
-
 def _need_our_hooks(context: Any) -> None:
     """Saved tensor hooks may do anything with the tensors of all examples."""
-    if _package(type(context)) != "dpsrm":
+    if package(type(context)) != "dpsrm":
         raise IsolationError(SAVED)
 
 
 def _need_our_mode(context: Any) -> None:
     """So may a dispatch mode."""
-    if _package(type(context)) not in ("torch", "dpsrm"):
+    if package(type(context)) not in ("torch", "dpsrm"):
         raise IsolationError(_MODE.format(type(context).__name__))
-
-
-def _need_no_rule_of_function(_call: Any, function: type[Any], *_: Any) -> None:
-    """So may the vmap rule of an autograd function; torch's own do what torch does."""
-    for kind in function.__mro__:
-        if "vmap" in vars(kind) and _package(kind) not in ("torch", "dpsrm"):
-            raise IsolationError(RULE.format(f"{function.__module__}.{function.__qualname__}"))
 
 
 def _need_no_rule_of_operator(operator: OpOverload[..., Any] | OpOverloadPacket[..., Any], *_: Any) -> None:
@@ -175,7 +162,7 @@ def _need_no_rule_of_operator(operator: OpOverload[..., Any] | OpOverloadPacket[
     name: str = operator.name() if isinstance(operator, OpOverload) else operator._qualified_op_name  # type: ignore[no-untyped-call]
     if name.partition("::")[0] in _TORCHS:
         return
-    if name.partition(".")[0] in {rule.partition(".")[0] for rule in foreign_rules()}:  # whichever overload
+    if name.partition(".")[0] in {rule.partition(".")[0] for rule in _rules(_TORCHS)}:  # whichever overload
         raise IsolationError(RULE.format(name))
 
 
@@ -205,7 +192,7 @@ def _tensor_kinds(root: type[Tensor]) -> Iterator[type[Tensor]]:
 def _need_no_new_kinds() -> None:
     """Refuse kinds of tensors that were defined during a pass: nobody guarded them."""
     for kind in _tensor_kinds(Tensor):
-        if (kind, "__torch_dispatch__") not in _originals and _package(kind) != "torch":
+        if (kind, "__torch_dispatch__") not in _originals and package(kind) != "torch":
             raise IsolationError(_NEW.format(f"{kind.__module__}.{kind.__qualname__}"))
 
 
@@ -224,6 +211,15 @@ _TORCHS = ("aten", "prims", "flex_lib")
 
 
 def foreign_rules() -> list[str]:
-    """Operators with a batching rule, outside of torch: what C++ calls passes no door that Python could guard."""
+    """Operators with a batching rule, outside of torch: what C++ calls passes no door that Python could guard.
+
+    Those of torch's `F.linear_cross_entropy`, which Python calls, are refused where they are used: their rule gives
+    other gradients than an example alone has.
+    """
+    return _rules((*_TORCHS, "torch_nn"))
+
+
+def _rules(but: tuple[str, ...]) -> list[str]:
+    """Operators with a batching rule, but those of some namespaces."""
     found: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("FuncTorchBatched")
-    return sorted(name for name in found if name.partition("::")[0] not in _TORCHS)
+    return sorted(name for name in found if name.partition("::")[0] not in but)

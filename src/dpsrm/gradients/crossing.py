@@ -8,6 +8,7 @@ a rule lets the user say how memory is walked through, the walk may lead there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
 from dpsrm.core.errors import IsolationError, need
+from dpsrm.gradients.fresh import FRESH
 
 _LOOP = 'or use performance.engine = "loop", where every example has memory of its own'
 
@@ -60,12 +62,80 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:  #
     return input.movedim(dim, 0).index_put((index.long(),), filling).movedim(0, dim)
 
 
-def strided(*_: Any, **__: Any) -> Any:
-    """`torch.as_strided` walks through memory as the user says."""
-    raise IsolationError(
-        "as_strided may walk into the numbers of other examples, which lie beside; take unfold, narrow, view, diagonal "
-        f"or flip, {_LOOP}"
-    )
+def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:  # noqa: A002
+    """`Tensor.index_fill_` likewise: torch checks it on the way there, but not in its derivative."""
+    filling = torch.as_tensor(value, dtype=input.dtype, device=input.device)
+    input.movedim(dim, 0).index_put_((index.long(),), filling)
+    return input
+
+
+def addbmm_(input: Tensor, *products: Any, **scales: Any) -> Tensor:  # noqa: A002
+    """`Tensor.addbmm_`, which takes the examples for rows where its input must be broadcast."""
+    return input.copy_(torch.addbmm(input, *products, **scales))
+
+
+def roll(input: Tensor, *_: Any, **__: Any) -> Any:  # noqa: A002
+    """`torch.roll` of a single number, which would be that of the next example; NotImplemented for others."""
+    return input.clone() if input.dim() == 0 else NotImplemented
+
+
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:  # noqa: A002
+    """`torch.select_scatter`: outside of vmap, its derivative counts `src` as often as the dimension is long.
+
+    >>> select_scatter(torch.zeros(2, 3), torch.ones(2), 1, -1)
+    tensor([[0., 0., 1.],
+            [0., 0., 1.]])
+    """
+    there = torch.zeros(input.shape[dim], dtype=torch.bool, device=input.device)
+    there[index] = True
+    return torch.where(there, src.unsqueeze(-1), input.movedim(dim, -1)).movedim(-1, dim)
+
+
+def words(tensor: Tensor, *_: Any, **__: Any) -> Any:
+    """An example's tensor without its numbers: torch would write down those of all examples. NotImplemented for others.
+
+    >>> torch.func.vmap(lambda x: torch.full((), len(words(x))))(torch.ones(2, 3))
+    tensor([48, 48])
+    """
+    if not _of_example(tensor):
+        return NotImplemented
+    return f"tensor(of an example, shape={tuple(tensor.shape)}, {tensor.dtype})"
+
+
+def _refused(name: str, why: str, instead: str) -> Callable[..., Any]:
+    """What runs in the place of a function that nothing keeps within one example."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise IsolationError(f"{name} {why}; {instead}, {_LOOP}")
+
+    return refuse
+
+
+strided = _refused(
+    "as_strided",
+    "may walk into the numbers of other examples, which lie beside",
+    "take unfold, narrow, view, diagonal or flip",
+)
+_resize = _refused(
+    "resize_",
+    "takes the numbers as they lie in memory, where those of other examples follow",
+    "take narrow, reshape, F.pad or a new tensor",
+)
+_segments = _refused(
+    "segment_reduce",
+    "does not check where a segment ends, and reads on in the numbers of other examples",
+    "take scatter_reduce or index_add",
+)
+_least_squares = _refused(
+    "torch.linalg.lstsq",
+    "gives no residuals to any example if the matrix of one has not full rank",
+    "take torch.linalg.pinv(a) @ b, or torch.linalg.solve",
+)
+_quantized = _refused(
+    "a quantised tensor",
+    "has one scale for all examples",
+    "take torch.fake_quantize_per_tensor_affine, or round(x / scale) * scale",
+)
 
 
 def _of_example(tensor: Tensor) -> bool:
@@ -78,6 +148,11 @@ def _of_example(tensor: Tensor) -> bool:
     return False
 
 
+_RESIZED = (Tensor.resize_, Tensor.resize_as_, torch.resize_as_, Tensor.resize, Tensor.resize_as)
+_QUANTIZED = (
+    *(torch.quantize_per_tensor, torch.quantize_per_tensor_dynamic, torch.quantize_per_channel),
+    torch.empty_quantized,
+)
 _STRIDED = (torch.as_strided, torch.as_strided_, torch.as_strided_copy, torch.as_strided_scatter)
 _METHODS = (Tensor.as_strided, Tensor.as_strided_, Tensor.as_strided_scatter)
 
@@ -85,20 +160,48 @@ CROSSING: dict[Callable[..., Any], Callable[..., Any]] = {
     F.embedding: table_of_example,
     torch.embedding: table_first,
     **dict.fromkeys((torch.index_fill, Tensor.index_fill), index_fill),
+    Tensor.index_fill_: index_fill_,
+    Tensor.addbmm_: addbmm_,
+    **dict.fromkeys((torch.roll, Tensor.roll), roll),
+    **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), select_scatter),
+    **dict.fromkeys((Tensor.__repr__, Tensor.__format__), words),
     **dict.fromkeys((*_STRIDED, *_METHODS), strided),
+    **dict.fromkeys(_RESIZED, _resize),
+    torch.segment_reduce: _segments,
+    torch.linalg.lstsq: _least_squares,
+    **dict.fromkeys(_QUANTIZED, _quantized),
+    **FRESH,
 }
 """What runs instead."""
 
-_UNSEEN = ("as_strided", "embedding", "index_fill", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet")
+_SAMPLERS = ("poisson", "binomial", "_standard_gamma", "_sample_dirichlet")
+_UNSEEN = frozenset((*_SAMPLERS, *(function.__name__.removesuffix("_") for function in CROSSING)))
+"""The same by the names of operators, without the _ of those that write in place."""
+
+
+_COMPILED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
+_OVERRIDDEN = (
+    "{} asks torch whether somebody overrides it (torch.overrides), and what it calls inside is then seen by nobody: "
+    f"call the function itself, without handle_torch_function, {_LOOP}"
+)
 
 
 def need_seen(function: Callable[..., Any]) -> None:
-    """Refuse operators that are called by `torch.ops`, past the functions that are rewritten or refused."""
-    if type(function) not in (OpOverload, OpOverloadPacket):
+    """Refuse what goes past the functions that are rewritten or refused: some operators of `torch.ops`, and functions
+    of others that ask torch whether somebody overrides them. What those call inside, nobody would see.
+    """
+    kind = type(function)
+    if kind in _COMPILED:
+        return
+    if not (getattr(function, "__module__", None) or "torch").startswith("torch"):
+        name = getattr(function, "__qualname__", kind.__qualname__)
+        raise IsolationError(_OVERRIDDEN.format(f"{function.__module__}.{name}"))
+    if kind not in (OpOverload, OpOverloadPacket):
         return
     namespace, _, name = str(function).partition(".")
     bare = name.partition(".")[0]
-    if namespace == "aten" and bare.removesuffix("_").removesuffix("_copy").removesuffix("_scatter") in _UNSEEN:
+    if namespace in ("aten", "prims") and bare.removesuffix("_") in _UNSEEN:
         raise IsolationError(
-            f"torch.ops.aten.{bare} goes past what is run in its place, or refused: call the function of torch instead"
+            f"torch.ops.{namespace}.{bare} goes past what is run in its place, or refused: call the function of torch "
+            "instead"
         )

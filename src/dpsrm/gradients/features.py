@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dpsrm.core.errors import need
 from dpsrm.gradients.batch import padded
+from dpsrm.gradients.fresh import Fresh
 from dpsrm.gradients.module_state import Twins
 from dpsrm.gradients.passes import each_alone
 
@@ -93,5 +94,6 @@ def _outputs(twins: Twins, inputs: Tensor, *, size: int) -> Tensor:
     try:
         found: Tensor = each_alone(one, padded(inputs, size))[: len(inputs)]
     except Exception:
-        found = torch.stack([one(x) for x in inputs])
+        with Fresh():
+            found = torch.stack([one(x) for x in inputs])
     return found

@@ -20,6 +20,7 @@ from dpsrm.core.errors import DpsrmError, InputError, IsolationError, need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
 from dpsrm.gradients.borrowed import Borrowed
+from dpsrm.gradients.fresh import Fresh
 from dpsrm.gradients.module_state import Layout, Twins, is_sharded, local, named_state, parameters_of, trained_parts
 from dpsrm.gradients.own import Own
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
@@ -138,7 +139,8 @@ class Objective:
         count = examples(batch)
         with self.explained(vector_P, batch):
             if self.way is Way.BATCH and count:
-                return self.ready().batch(self.parameters(vector_P), batch)
+                with Fresh():
+                    return self.ready().batch(self.parameters(vector_P), batch)
             if self.way is Way.LOOP or count == 0:
                 return self._one_by_one(vector_P, batch, count, Draws(steady=steady))
             if self.way is Way.VMAP:
@@ -154,7 +156,8 @@ class Objective:
 
     def alone(self, vector_P: Tensor, one: Batch) -> Tensor:
         """The loss of a single example (without the examples' dimension), by an ordinary call."""
-        return self.ready(copy=True).one(self.parameters(vector_P), one)
+        with Fresh():
+            return self.ready(copy=True).one(self.parameters(vector_P), one)
 
     def parameters(self, vector_P: Tensor) -> dict[str, Tensor]:
         """The trainable parameters for one pass: a copy of θ, so that what is written into it is lost (ActNorm)."""
