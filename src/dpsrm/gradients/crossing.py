@@ -8,7 +8,6 @@ a rule lets the user say how memory is walked through, the walk may lead there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -179,24 +178,9 @@ _UNSEEN = frozenset((*_SAMPLERS, *(function.__name__.removesuffix("_") for funct
 """The same by the names of operators, without the _ of those that write in place."""
 
 
-_COMPILED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
-_OVERRIDDEN = (
-    "{} asks torch whether somebody overrides it (torch.overrides), and what it calls inside is then seen by nobody: "
-    f"call the function itself, without handle_torch_function, {_LOOP}"
-)
-
-
 def need_seen(function: Callable[..., Any]) -> None:
-    """Refuse what goes past the functions that are rewritten or refused: some operators of `torch.ops`, and functions
-    of others that ask torch whether somebody overrides them. What those call inside, nobody would see.
-    """
-    kind = type(function)
-    if kind in _COMPILED:
-        return
-    if not (getattr(function, "__module__", None) or "torch").startswith("torch"):
-        name = getattr(function, "__qualname__", kind.__qualname__)
-        raise IsolationError(_OVERRIDDEN.format(f"{function.__module__}.{name}"))
-    if kind not in (OpOverload, OpOverloadPacket):
+    """Refuse operators of `torch.ops` in whose place something else runs: they go past it."""
+    if type(function) not in (OpOverload, OpOverloadPacket):
         return
     namespace, _, name = str(function).partition(".")
     bare = name.partition(".")[0]

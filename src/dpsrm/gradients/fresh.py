@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from dpsrm.gradients.overridden import body_of
+
 
 def _zeros(*size: Any, **given: Any) -> Tensor:
     """`torch.empty`."""
@@ -57,6 +59,10 @@ class Fresh(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run `func`, or what gives zeros."""
+        """Run `func`, or what gives zeros; of a function of others all that it calls."""
+        body = body_of(func)
+        if body is not None:
+            with self:
+                return body(*args, **(kwargs or {}))
         result = FRESH[func](*args, **(kwargs or {})) if func in FRESH else NotImplemented
         return func(*args, **(kwargs or {})) if result is NotImplemented else result

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from dpsrm.core.errors import IsolationError
 from dpsrm.gradients.crossing import CROSSING, need_seen
+from dpsrm.gradients.overridden import body_of
 from dpsrm.gradients.recurrent import RECURRENT
 
 _ATTENTION = (
@@ -107,7 +108,21 @@ class Rewriting(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run `func`, or its rewrite."""
+        """Run `func`, or its rewrite; of a function of others all that it calls."""
+        body = body_of(func)
+        if body is not None:
+            with self:
+                return body(*args, **(kwargs or {}))
         need_seen(func)
         result = REWRITES[func](*args, **(kwargs or {})) if func in REWRITES else NotImplemented
         return func(*args, **(kwargs or {})) if result is NotImplemented else result
+
+
+def rewriting(body: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs the body of a function of others with rewrites and refusals inside."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with Rewriting():
+            return body(*args, **kwargs)
+
+    return run

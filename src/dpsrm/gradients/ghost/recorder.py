@@ -24,7 +24,8 @@ from dpsrm.gradients.ghost.kept import Kept, Shown
 from dpsrm.gradients.ghost.rules import RULES
 from dpsrm.gradients.ghost.tap import NestedError, depend, show, spread
 from dpsrm.gradients.ghost.together import TOGETHER, WITH_BIAS, faster
-from dpsrm.gradients.rewrites import REWRITES
+from dpsrm.gradients.overridden import body_of
+from dpsrm.gradients.rewrites import REWRITES, rewriting
 
 AnyCall = Call | Copied
 Named = Mapping[str, Tensor]
@@ -63,10 +64,24 @@ class Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run `func`: as it is, unless it uses a parameter or something else runs in its place."""
+        body = body_of(func)
+        if body is not None:
+            return self._open(func, body, args, kwargs or {})
         need_seen(func)
         if not kwargs and func not in _SPECIAL and not self._uses(args):
             return func(*args)
         return self._run(func, args, kwargs or {})
+
+    def _open(
+        self, func: Callable[..., Any], body: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a function of others: recorded by its rule if it has one, or else what it calls one by one."""
+        if func in RULES and torch.is_grad_enabled() and self._uses((*args, *kwargs.values())):
+            result = self._record(func, args, kwargs, runs=rewriting(body))
+            if result is not NotImplemented:
+                return result
+        with self:
+            return body(*args, **kwargs)
 
     def _uses(self, values: Sequence[Any]) -> bool:
         """Whether a value is watched, or a list of values of which one is."""
@@ -91,10 +106,12 @@ class Recorder(TorchFunctionMode):
         if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
             same = len(args) > 1 and id(args[1]) in self._frozen
             return (func if self.example is None else faster(func, kwargs, same=same))(*args, **kwargs)
-        result = self._record(func, args, kwargs) if func in RULES else NotImplemented
+        result = self._record(func, args, kwargs, runs=func) if func in RULES else NotImplemented
         return self._use(func, args, kwargs) if result is NotImplemented else result
 
-    def _record(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _record(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, runs: Callable[..., Any]
+    ) -> Any:
         """Run a call that has a rule, and show its output to a `Call`; NotImplemented if the rule does not fit."""
         rule = RULES[func]
         arguments = rule.bind(args, kwargs)
@@ -111,7 +128,7 @@ class Recorder(TorchFunctionMode):
         arguments = {a: swap.get(id(v), v) for a, v in arguments.items()}
         call = Call(key=key, rule=rule, arguments=arguments, names=names, data=data, seed=self.seed)
 
-        def run(value: Tensor, function: Callable[..., Tensor] = func) -> Tensor:
+        def run(value: Tensor, function: Callable[..., Tensor] = runs) -> Tensor:
             if call.run is not None and rule.instead is not None:
                 return rule.instead(**{**arguments, data: value})
             given = {**swap, id(x): value}
@@ -121,7 +138,7 @@ class Recorder(TorchFunctionMode):
         if self.example is not None and self.kept.takes(key):
             swap.update({at: rule.laid_out(self.kept.asking[at], arguments) for at in swap if at in self.kept.asking})
             self.calls.append(call)
-            return self.kept.add(call, x, run(x, faster(func, kwargs, same="weight" in names)))
+            return self.kept.add(call, x, run(x, faster(runs, kwargs, same="weight" in names)))
         alike = all(v is x or a in names for a, v in arguments.items() if isinstance(v, Tensor))
         call.run = run if rule.leading and alike and self.batch is None else None
         shown = self._shown(call, run, x)

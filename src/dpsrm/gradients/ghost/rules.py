@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dpsrm.core.errors import need
 from dpsrm.gradients.ghost.terms import Lookup, Outer, Rows, Term
+from dpsrm.gradients.overridden import is_torchs
 
 Terms = dict[str, Term]
 RuleFunction = Callable[..., Terms]
@@ -77,7 +78,7 @@ def rule(
             one more of them; they are then run once on the tensors of all examples, which is faster than under vmap.
             Only for functions of torch: nothing would keep another function from mixing examples.
     """
-    foreign = [f.__name__ for f in functions if not str(getattr(f, "__module__", None) or "torch").startswith("torch")]
+    foreign = [f.__name__ for f in functions if not is_torchs(f)]
     need(not (leading and foreign), "only torch's functions may be run on all examples at once", functions=foreign)
 
     def register(terms: RuleFunction) -> RuleFunction:
