@@ -15,9 +15,9 @@ from dpsrm.training.checkpoint import pack_checkpoint, unpack_checkpoint
 from dpsrm.training.loader import PrivateLoader
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.step import Progress
+from dpsrm.training.untouched import Untouched
 
 _STATE = "dpsrm"
-_MOVED = "take backward() and step() of the loop's own out of it; load weights before make_private"
 
 
 class PrivateTraining:
@@ -28,12 +28,15 @@ class PrivateTraining:
         done: whether all planned releases were made.
     """
 
-    def __init__(self, run: RecordedRun, data_loader: PrivateLoader) -> None:
-        """Go on where the run stands."""
+    def __init__(
+        self, run: RecordedRun, data_loader: PrivateLoader, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        """Go on where the run stands; `optimizer` is the user's, which nobody else may step from now on."""
         self.data_loader = data_loader
         self._run = run
         self._finished: Run | None = None
         self._abandoned = weakref.finalize(self, run.close)
+        self._untouched = Untouched(run.prepared.objective, optimizer)
         self._to_model()
 
     def __repr__(self) -> str:
@@ -79,10 +82,12 @@ class PrivateTraining:
         step, prepared = self._run.step, self._run.prepared
         with step.over_records(of=RankFailed), self._run.strategy.together():  # a record may have stopped another rank
             drawn = self.data_loader.take(batch)
-            untouched = prepared.objective.layout.held_by(prepared.objective.module, prepared.walk.theta)
-            need(untouched, "only step() may move the model's parameters", remedy=_MOVED)
-        with step.running():
-            progress = self._run.advance(drawn.draw, drawn.batch)
+            self._untouched.need(prepared.walk.theta)
+        try:
+            with step.running():
+                progress = self._run.advance(drawn.draw, drawn.batch)
+        finally:
+            self._untouched.look()
         self._run.settle()
         self._to_model()
         return progress
@@ -103,6 +108,7 @@ class PrivateTraining:
         The one tensor in it can be saved by `torch.save` or safetensors; only this run's key can read it back. Keep it
         to yourself, as all of `private/`. Schedulers and loop counters are the loop's own to save.
         """
+        self._untouched.need_memory()
         packed = pack_checkpoint(self._run.checkpoint(), self._run.prepared.streams)
         return {_STATE: torch.frombuffer(bytearray(packed), dtype=torch.uint8)}
 
@@ -117,6 +123,7 @@ class PrivateTraining:
         packed = bytes(state[_STATE].numpy())
         self._run.rewind(unpack_checkpoint(packed, self._run.prepared.streams, "this state"))
         self.data_loader.pending = None
+        self._untouched.look()
         self._to_model()
 
     def __enter__(self) -> PrivateTraining:

@@ -166,7 +166,7 @@ def make_private(
     preparer = partial(prepare, model, given_losses(losses), records, stepper=stepper, unit=unit, lending=lending)
     run = _run(settings, preparer, model, out, resume=resume, moved=moved, overwrite=overwrite, optimizer=name)
     loader = PrivateLoader(run, batches=each if steps is None else steps, like=data_loader)
-    return PrivateTraining(run, loader)
+    return PrivateTraining(run, loader, optimizer)
 
 
 def _run(

@@ -1,0 +1,67 @@
+"""What nobody but `step` may move in one's own loop: parameters, which of them are trained, what the optimizer remembers.
+
+A momentum that met a gradient without noise carries it into every later θ, also where the learning rate was 0 at that
+moment (a warm-up) and the parameters did not move.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpsrm.core.errors import need
+from dpsrm.core.tree import leaves
+from dpsrm.gradients import Layout, Objective
+
+_MOVED = (
+    "take backward() and step() of the loop's own out of it and begin again, or go back to a state of before "
+    "(load_state_dict, resume=True); load weights, and the optimizer's state, before make_private"
+)
+_CHOSEN = "freeze and unfreeze before make_private; what is trained next is a run of its own, whose ε adds"
+
+
+class Untouched:
+    """Tells whether the loop left model and optimizer as the last step did."""
+
+    def __init__(self, objective: Objective, optimizer: torch.optim.Optimizer | None) -> None:
+        """Of the user's model and optimizer, if it is the user's."""
+        self._objective, self._optimizer = objective, optimizer
+        self.look()
+
+    def look(self) -> None:
+        """Keep how a step left the optimizer."""
+        self._left = self._memory()
+
+    def need(self, theta_P: Tensor) -> None:
+        """Refuse to go on from anything but θ and what was kept."""
+        module, layout = self._objective.module, self._objective.layout
+        same = layout.held_by(module, theta_P)
+        need(same, "only step() may move the model's parameters", remedy=_MOVED)
+        self.need_memory()
+        now, then = Layout.of(module).names, layout.names
+        rule = "the parameters that are trained are those of make_private"
+        need(now == then, rule, changed=sorted({*now} ^ {*then})[:5], remedy=_CHOSEN)
+
+    def need_memory(self) -> None:
+        """Refuse an optimizer that somebody else moved."""
+        now = self._memory()
+        same = len(now) == len(self._left) and all(map(_same, now, self._left))
+        need(same, "only step() may change what the optimizer remembers", remedy=_MOVED)
+
+    def _memory(self) -> list[tuple[Any, int]]:
+        """Everything the optimizer remembers, and how often each tensor of it was written."""
+        states = [] if self._optimizer is None else list(self._optimizer.state.values())
+        return [(leaf, _writes(leaf)) for leaf in leaves(states)]
+
+
+def _writes(leaf: Any) -> int:
+    """How often a tensor was written, as torch counts."""
+    return leaf._version if isinstance(leaf, Tensor) and not leaf.is_inference() else 0
+
+
+def _same(now: tuple[Any, int], then: tuple[Any, int]) -> bool:
+    """Whether a leaf is what it was."""
+    (value, writes), (before, wrote) = now, then
+    return writes == wrote and (value is before or (not isinstance(value, Tensor) and bool(value == before)))

@@ -1,0 +1,115 @@
+"""In one's own loop nobody but `step` moves model and optimizer, nor what the optimizer remembers."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from dpsrm import InputError, make_private
+
+N = 60
+RECORDS = torch.ones(N, 3), torch.zeros(N)
+REMEMBER = {
+    "sgd": lambda held: torch.optim.SGD(held, lr=0.5, momentum=0.9),
+    "adam": lambda held: torch.optim.Adam(held, lr=0.5),
+    "foreach": lambda held: torch.optim.AdamW(held, lr=0.5, foreach=True),
+    "fused": lambda held: torch.optim.AdamW(held, lr=0.5, fused=True),
+    "rmsprop": lambda held: torch.optim.RMSprop(held, lr=0.5),
+    "adagrad": lambda held: torch.optim.Adagrad(held, lr=0.5),
+    "adadelta": lambda held: torch.optim.Adadelta(held, lr=0.5),
+}
+
+
+def losses(model, batch):
+    return model(batch[0]).squeeze(1) - batch[1]
+
+
+def model():
+    built = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 1, bias=False))
+    built[0].weight.requires_grad_(False)
+    return built
+
+
+def begun(out, model, optimizer, records=RECORDS):
+    promise = {"epsilon": 1.0, "delta": 1e-5, "seed": 3, "sampling": "wor"}
+    return make_private(
+        model=model, losses=losses, optimizer=optimizer, data=records, batch_size=N, steps=4, out=out, **promise
+    )
+
+
+def left_in(run, model, optimizer, batch):
+    """What somebody forgot to take out of the loop."""
+    losses(model, batch).sum().backward()
+    optimizer.step()
+
+
+def test_a_gradient_in_the_momentum_would_move_what_is_published(tmp_path, monkeypatch):
+    """Without the guard: where the learning rate warms up from 0, one record moved θ by 380, at a printed ε of 1."""
+    monkeypatch.setattr("dpsrm.training.untouched.Untouched.need_memory", lambda _: None)
+    found = []
+    for name, value in (("one", 1.0), ("other", 1000.0)):
+        torch.manual_seed(0)
+        one, inputs = model(), torch.ones(N, 3)
+        inputs[0] = value
+        optimizer = REMEMBER["sgd"](one.parameters())
+        warming = LambdaLR(optimizer, lambda time: float(time > 0))
+        run = begun(tmp_path / name, one, optimizer, (inputs, RECORDS[1]))
+        for at, batch in enumerate(run.data_loader):
+            if at == 0:
+                left_in(run, one, optimizer, batch)
+            run.step(batch)
+            warming.step()
+        assert run.finish().epsilon <= 1.0
+        found.append(one[1].weight.detach().clone())
+    assert float((found[0] - found[1]).norm()) > 100
+
+
+@pytest.mark.parametrize("name", REMEMBER)
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_gradient_in_what_an_optimizer_remembers_is_refused(tmp_path, name, before):
+    one = model()
+    optimizer = REMEMBER[name](one.parameters())
+    run = begun(tmp_path / "run", one, optimizer)
+    batches = iter(run.data_loader)
+    for _ in range(before):
+        run.step(next(batches))
+    earlier, batch = run.state_dict(), next(batches)
+    optimizer.param_groups[0]["lr"] = 0.0
+    left_in(run, one, optimizer, batch)
+    optimizer.param_groups[0]["lr"] = 0.5
+    for refused in (run.state_dict, lambda: run.step(batch)):
+        with pytest.raises(InputError, match="only step\\(\\) may change what the optimizer remembers"):
+            refused()
+    run.load_state_dict(earlier)
+    for again in run.data_loader:
+        run.step(again)
+    assert run.finish().epsilon <= 1.0
+
+
+def test_what_is_trained_is_decided_before(tmp_path):
+    """Layers that thaw on the way were moved by gradients without noise, where a backward() was left in the loop."""
+    one = model()
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+    run = begun(tmp_path / "run", one, optimizer)
+    batches = iter(run.data_loader)
+    run.step(next(batches))
+    batch, frozen = next(batches), one[0].weight
+    frozen.requires_grad_(True)
+    losses(one, batch).sum().backward()
+    with pytest.raises(InputError, match=r"trained are those of make_private; got changed=\['0.weight'\]"):
+        run.step(batch)
+    frozen.requires_grad_(False)
+    before = frozen.detach().clone()
+    run.step(batch)
+    assert torch.equal(frozen, before)
+
+
+def test_nothing_else_that_an_optimizer_was_given_is_moved(tmp_path):
+    one, more = model(), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+    run = begun(tmp_path / "run", one, optimizer)
+    optimizer.add_param_group({"params": [more]})
+    for batch in run.data_loader:
+        (more * losses(one, batch).sum()).backward()
+        run.step(batch)
+    assert more.item() == 1.0
