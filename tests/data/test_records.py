@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, StackDataset, Subset, TensorDataset
 
 from dpsrm.core.errors import InputError
 from dpsrm.core.tree import leaves
@@ -22,6 +22,12 @@ class Pairs(Dataset):
 
     def __getitem__(self, i):
         return X[i], bool(Y[i])
+
+
+class Named(Subset):
+    """A class of the user's that reads as its parent does."""
+
+    name = "rare classes more often"
 
 
 @pytest.mark.parametrize("indices", [[], [2], [3, 0, 3]])
@@ -150,7 +156,8 @@ def test_indices_must_lie_inside(indices):
 
 def test_what_is_hidden_by_a_mask_is_not_read():
     hidden = np.ma.masked_array(np.eye(3), mask=np.eye(3) > 0)
-    for data in ((hidden, np.zeros(3)), (np.eye(3), np.ma.masked_array([0, 1, 0], mask=[1, 0, 0])), {"x": hidden}):
+    labels = np.ma.masked_array([0, 1, 0], mask=[1, 0, 0])
+    for data in ((hidden, np.zeros(3)), (list(hidden), np.zeros(3)), (np.eye(3), labels), {"x": hidden}):
         with pytest.raises(InputError, match="must not be hidden by a mask"):
             as_records(data)
     assert len(as_records((np.ma.masked_array(np.eye(3)), np.zeros(3)))) == 3
@@ -164,6 +171,11 @@ def test_what_is_hidden_by_a_mask_is_not_read():
         (lambda data: ConcatDataset([data, data]), 0),
         (lambda data: ConcatDataset([Subset(data, [3, 1]), Subset(data, [0, 1])]), 1),
         (lambda data: Subset(ConcatDataset([data, Pairs()]), [7, 1, 2, 7]), 3),
+        (lambda data: Named(data, [0, 1, 1]), 1),
+        (lambda data: StackDataset(Subset(data, [3, 2, 3]), Subset(data, [1, 0, 1])), 0),
+        (lambda data: StackDataset(x=ConcatDataset([data, data])), 0),
+        (lambda data: 2 * [data[i] for i in range(4)], 0),
+        (lambda data: Subset(tuple(data[i] for i in (3, 2)), [1, 0, 1]), 1),
     ],
 )
 def test_a_record_that_is_there_twice_is_found(made, record):
@@ -178,6 +190,9 @@ def test_a_record_that_is_there_twice_is_found(made, record):
         lambda data: Subset(data, [3, 0, 1]),
         lambda data: ConcatDataset([data, Pairs()]),
         lambda data: Subset(ConcatDataset([data, Pairs()]), [0, 4, 1, 5]),
+        lambda data: StackDataset(Subset(data, [0, 0, 1]), Subset(data, [1, 0, 1])),
+        lambda data: [data[i % 4] for i in range(9)],
+        lambda _: ["yes", "no", "yes", 1, 1.0, 1],
     ],
 )
 def test_records_that_are_there_once_are_taken(made):

@@ -60,8 +60,16 @@ def test_a_record_given_twice_would_move_a_sum_by_twice_its_bound(monkeypatch, t
 def test_a_record_given_twice_is_refused_before_anything_is_charged(made, tmp_path):
     with pytest.raises(InputError, match="a record must be in a dataset once"):
         trained(made(records()), tmp_path / "run", promise=Privacy(**PROMISE))
+    refused_in_a_loop(made(records()), tmp_path)
+
+
+def test_so_is_an_object_that_a_list_has_twice(tmp_path):
+    refused_in_a_loop([records()[0]] * COPIES + [records()[i] for i in range(N)], tmp_path)
+
+
+def refused_in_a_loop(data, tmp_path):
     module = nn.Linear(3, 1)
-    sgd, loader = torch.optim.SGD(module.parameters(), lr=0.1), DataLoader(made(records()), batch_size=5)
+    sgd, loader = torch.optim.SGD(module.parameters(), lr=0.1), DataLoader(data, batch_size=5)
     with pytest.raises(InputError, match="a record must be in a dataset once"):
         make_private(
             model=module,

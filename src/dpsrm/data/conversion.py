@@ -36,7 +36,7 @@ def as_tensor(values: object, name: str) -> Tensor:
 
 
 def need_unmasked(values: object, name: str) -> None:
-    """Refuse arrays that hide values behind a mask: everything but NumPy itself would read what lies under it.
+    """Refuse arrays, and lists of them, that hide values behind a mask: all but NumPy itself would read what is under it.
 
     >>> need_unmasked(np.ma.masked_array([7, 8], mask=[True, False]), "ids")
     Traceback (most recent call last):
@@ -44,7 +44,8 @@ def need_unmasked(values: object, name: str) -> None:
     dpsrm.core.errors.InputError: ids must not be hidden by a mask; got hidden=1; put a declared value in their place: \
 ids.filled(…)
     """
-    hidden = int(np.ma.getmaskarray(values).sum()) if isinstance(values, np.ma.MaskedArray) else 0
+    parts = values if isinstance(values, (list, tuple)) else (values,)
+    hidden = sum(int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray))
     rule, remedy = f"{name} must not be hidden by a mask", f"put a declared value in their place: {name}.filled(…)"
     need(hidden == 0, rule, hidden=hidden, remedy=remedy)
 

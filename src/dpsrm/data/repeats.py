@@ -1,12 +1,13 @@
-"""Records that torch's own datasets give several times: each time counts, and the noise hides one."""
+"""Records that lists and torch's own datasets give several times: each time counts, and the noise hides one."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 from dpsrm.core.errors import need
 
@@ -14,9 +15,9 @@ Array = npt.NDArray[np.int64]
 
 
 def need_each_once(dataset: Any) -> None:
-    """Refuse torch's `Subset` and `ConcatDataset` where a record of what they are made of is there twice.
+    """Refuse torch's `Subset`, `ConcatDataset` and `StackDataset`, and lists, where a record of theirs is there twice.
 
-    Edge cases: two datasets that are not the same object are taken to hold different records.
+    Edge cases: two datasets, and two elements of a list, that are not the same object are taken to be different.
 
     >>> need_each_once(Subset(range(4), [0, 2, 0]))
     Traceback (most recent call last):
@@ -38,11 +39,32 @@ noise hides one; got dataset='Subset', record=0; give each index once; to weigh 
 
 def _origins(dataset: Any, known: dict[int, int]) -> tuple[Array, Array]:
     """Of which dataset each record is in the end, numbered as in `known`, and where in it."""
-    if type(dataset) is Subset:
+    reads = getattr(type(dataset), "__getitem__", None)  # a class that only inherits it gives the same records
+    if reads is Subset.__getitem__:
         owner_n, place_n = _origins(dataset.dataset, known)
         chosen = np.asarray(dataset.indices, dtype=np.int64)
         return owner_n[chosen], place_n[chosen]
-    if type(dataset) is ConcatDataset:
+    if reads is ConcatDataset.__getitem__:
         owners, places = zip(*(_origins(each, known) for each in dataset.datasets), strict=True)
         return np.concatenate(owners), np.concatenate(places)
-    return np.full(len(dataset), known.setdefault(id(dataset), len(known))), np.arange(len(dataset))
+    place_n = np.arange(len(dataset))
+    if reads is StackDataset.__getitem__:
+        parts = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
+        columns = np.stack([column for part in parts for column in _origins(part, known)])
+        place_n = _first_of_each(map(tuple, columns.T.tolist()))
+    elif reads in (list.__getitem__, tuple.__getitem__):  # the very same object: texts and numbers are shared by Python
+        place_n = _first_of_each(at if isinstance(each, _SHARED) else (id(each),) for at, each in enumerate(dataset))
+    return np.full(len(dataset), known.setdefault(id(dataset), len(known))), place_n
+
+
+_SHARED = (str, bytes, int, float, type(None))
+
+
+def _first_of_each(names: Iterable[Hashable]) -> Array:
+    """Where each name is first.
+
+    >>> _first_of_each("abca").tolist()
+    [0, 1, 2, 0]
+    """
+    first: dict[Hashable, int] = {}
+    return np.array([first.setdefault(name, at) for at, name in enumerate(names)], dtype=np.int64)
