@@ -37,8 +37,10 @@ def test_runs_side_by_side(runs, dpsrm, answer, tmp_path):
     assert weak["half_width"]["log_loss"] > 0
     inside = dpsrm("compare", *runs, "--plot", runs[0] / "plot.png")
     assert inside.code == 2
-    assert "keep it from verifying" in inside.stderr
+    assert "keeps it from verifying" in inside.stderr
     assert dpsrm("predict", runs[0], "--data", tmp_path / "x.csv", "--out", runs[0] / "p.csv").code == 2
+    assert dpsrm("predict", runs[1], "--data", tmp_path / "x.csv", "--out", runs[0] / "p.csv").code == 2
+    assert dpsrm("budget", "init", runs[0] / "b", "--epsilon", 1, "--delta", 1e-5).code == 2
     assert dpsrm("predict", runs[0], "--data", tmp_path / "x.csv", "--out", runs[0] / "private" / "p.csv").code == 0
 
     (runs[0] / "certificate.md").write_text("forged")

@@ -52,6 +52,19 @@ def test_tables(frame, tmp_path, name, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == [name], "the copy has no name"
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view"])
+def test_texts_of_every_kind(frame, tmp_path, kind):
+    """Those of the newest kind were read in memory, and on disk stopped the first step in pyarrow's words."""
+    pa = pytest.importorskip("pyarrow")
+    table = pa.Table.from_pandas(frame[["age", "job", "ill"]])
+    job = table.column("job").cast(pa.string()).cast(getattr(pa, kind)())
+    path = tmp_path / "x.arrow"
+    table = table.set_column(1, "job", job)
+    with pa.ipc.new_file(path, table.schema) as file:
+        file.write_table(table, max_chunksize=100)
+    need_equal(load(path, "ill", reading=DISK), load(path, "ill", reading=Reading(in_memory=True)))
+
+
 def test_small_tables_are_kept_in_memory(frame, tmp_path, monkeypatch):
     path = write(frame, tmp_path / "x.parquet")
     assert len(load(path, "ill").records) == N

@@ -114,6 +114,15 @@ def test_the_statement_and_the_card_say_the_same(run):
     assert "&lt;b>visits" in card
 
 
+def test_a_card_holds_no_markup_of_others(tmp_path):
+    settings = Settings(
+        privacy=Privacy(epsilon=1.0, delta=1e-5), training=Training(batch=20, steps=2), record="one <img src=x>", seed=3
+    )
+    card = train(nn.Linear(4, 1), binary_loss, records(), settings, out=tmp_path / "run").folder.card.read_text()
+    assert "&lt;img src=x>" in card
+    assert "<img" not in card
+
+
 def test_the_pages_are_made_again_to_the_byte_and_are_bound(run, tmp_path):
     assert differing(run) == ([], package.__version__)
     assert {name: (run.path / name).read_bytes() for name in SAID} == documents(read_facts(run))

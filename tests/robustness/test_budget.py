@@ -14,7 +14,7 @@ from conftest import make_problem
 from dpsrm.accounting.budget import Budget
 from dpsrm.accounting.budget_file import create_budget, read_budget, reserve
 from dpsrm.accounting.calibrate import accountant
-from dpsrm.accounting.position import beside
+from dpsrm.accounting.position import IN_RUN, beside
 from dpsrm.core.errors import BudgetExceeded, InputError, LedgerError
 from dpsrm.core.events import Adjacency, Charge, GaussianRelease, PureRelease, Sampling, Scheme, Spending
 from dpsrm.data import Records, SparseRecords
@@ -286,6 +286,15 @@ def test_a_fresh_budget_in_the_place_of_one_that_was_spent_is_noticed(tmp_path, 
     other = path.with_name("other")
     create_budget(other, Budget(epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE))
     go(tmp_path, "c", other, epsilon=0.8)
+
+
+@pytest.mark.parametrize("name", ["/" + 5000 * "x", "\0", "\ud800"])
+def test_a_place_that_cannot_be_is_out_of_reach(tmp_path, budget, name):
+    """A run folder may come from anywhere; `verify` stopped in the system's words."""
+    go(tmp_path, "a", budget())
+    at = tmp_path / "a" / IN_RUN
+    at.write_text(json.dumps({**json.loads(at.read_text()), "file": name}))
+    assert verify(tmp_path / "a").ok
 
 
 def test_an_older_copy_is_noticed_when_a_run_is_resumed(tmp_path, budget):

@@ -39,6 +39,25 @@ def test_what_is_no_run_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_a_run_among_other_things_is_left_alone(tmp_path):
+    """Whoever kept a table in a run folder lost it by --overwrite; a run inside another lost its ledger."""
+    run, inner = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run" / "inner")
+    with run.create():
+        run.ledger.write_text("charges")
+    (run.path / "my.csv").write_text("years of work")
+    with pytest.raises(InputError, match=r"only a run folder.*others=\['my.csv'\]"), run.create(overwrite=True):
+        pass
+    assert (run.path / "my.csv").exists()
+    assert run.ledger.read_text() == "charges"
+    with pytest.raises(InputError, match="keeps it from verifying"), inner.create():
+        pass
+    with RunFolder(run.private / "reference").create():
+        pass
+    (tmp_path / "link").symlink_to(run.path)
+    with pytest.raises(InputError, match="keeps it from verifying"), RunFolder(tmp_path / "link" / "a" / "b").create():
+        pass
+
+
 def test_a_refused_overwrite_changes_nothing(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with folder.create():

@@ -118,6 +118,6 @@ def need_reserved(run: Path) -> None:
     if position is None:
         return
     path = Path(position.file)
-    with suppress(PermissionError):
+    with suppress(OSError):
         if path.exists():
             position.need_reached(read_chain(path, torn=True), path=path, known_by=run)

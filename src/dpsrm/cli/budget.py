@@ -15,6 +15,7 @@ from dpsrm.accounting.guarantee import rounded_down, rounded_up
 from dpsrm.cli.show import Json, next_step, out, plain_text, print_json
 from dpsrm.core.errors import DpsrmError
 from dpsrm.core.events import Adjacency, Charge, Spending
+from dpsrm.runs.folder import need_outside
 from dpsrm.runs.ledger import read_ledger
 
 budget = typer.Typer(help="Share one privacy budget among several runs on the same records.", no_args_is_help=True)
@@ -38,6 +39,7 @@ def init(
 
     Example: dpsrm budget init visits.budget --epsilon 2 --delta 1e-5
     """
+    need_outside(file)
     create_budget(
         file, Budget(epsilon=epsilon, delta=delta, adjacency=adjacency, accountant=by, order=order, parts=parts)
     )

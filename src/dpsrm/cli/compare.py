@@ -13,13 +13,13 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from dpsrm.accounting.guarantee import rounded_up
-from dpsrm.cli.show import Json, err, need_outside, out, plain_text, print_json, save_figure
+from dpsrm.cli.show import Json, err, out, plain_text, print_json, save_figure
 from dpsrm.core.errors import need, need_extra
 from dpsrm.core.events import GaussianRelease
 from dpsrm.core.files import read_toml, write_atomically
 from dpsrm.report.compared import comparison_page
 from dpsrm.report.facts import METRICS
-from dpsrm.runs.folder import RunFolder
+from dpsrm.runs.folder import RunFolder, need_outside
 from dpsrm.runs.verify import Verification, verify
 
 _LESS_IS_BETTER = ("log_loss", "error", "rmse", "mae")
@@ -37,8 +37,8 @@ def compare(
 
     Example: dpsrm compare runs/a runs/b --plot compare.png
     """
-    need_outside(plot, *runs)
-    need_outside(page, *runs)
+    for place in filter(None, (plot, page)):
+        need_outside(place)
     rows = [_row(run) for run in runs]
     measures = [name for name in METRICS if any(row["test"].get(name) is not None for row in rows)]
     if plot is not None:

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from dpsrm.cli.show import Json, err, need_outside, next_step, plain_text, print_json, track
+from dpsrm.cli.show import Json, err, next_step, plain_text, print_json, track
 from dpsrm.core.errors import need
 from dpsrm.core.files import write_atomically
+from dpsrm.runs.folder import need_outside
 
 
 def predict(
@@ -31,7 +32,6 @@ def predict(
     Example: dpsrm predict runs/visits --data new.csv --proba --out predictions.csv
     """
     _need_free(to, data, overwrite=overwrite)
-    need_outside(to, run)
     from dpsrm.training import load_run
 
     columns = replace(load_run(run, expect=expect), track=track).prediction_columns(data, proba=proba)
@@ -49,8 +49,11 @@ def predict(
 
 
 def _need_free(to: Path | None, data: Path, *, overwrite: bool) -> None:
-    """Refuse to write over a file that nobody asked to lose, and over the records ever."""
-    if to is None or not to.exists():
+    """Refuse to write over a file that nobody asked to lose, over the records ever, and into the pages of a run."""
+    if to is None:
+        return
+    need_outside(to)
+    if not to.exists():
         return
     own = data.exists() and to.samefile(data)
     need(not own, "--out must not be the file of records", out=str(to), remedy="give another --out")

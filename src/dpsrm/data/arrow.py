@@ -119,10 +119,11 @@ def _mapped(file: IO[bytes]) -> Any:
 
 
 def _plain_type(kind: Any) -> Any:
-    """What a column of a dictionary of texts is without the dictionary."""
+    """What a column is without a dictionary, and without views of texts, of which single rows cannot be taken."""
     import pyarrow as pa
 
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.large_string() if str(kind) == "string_view" else kind
 
 
 def _gathered(batches: Iterator[Any], schema: Any) -> Iterator[Any]:

@@ -36,7 +36,7 @@ def as_tensor(values: object, name: str) -> Tensor:
 
 
 def need_unmasked(values: object, name: str) -> None:
-    """Refuse arrays, and lists of them, that hide values behind a mask: all but NumPy itself would read what is under it.
+    """Refuse arrays, and lists of them, whose values hide behind a mask: all but NumPy itself would read them.
 
     >>> need_unmasked(np.ma.masked_array([7, 8], mask=[True, False]), "ids")
     Traceback (most recent call last):

@@ -119,9 +119,8 @@ class OptimizerStep(Stepper):
     @torch.no_grad()
     def advance(self, theta_P: Tensor, direction_P: Tensor, *, std: float = 0.0) -> Tensor:
         """One optimizer step along the direction alone: what a backward() of others left is forgotten, wherever."""
-        for group in self._optimizer.param_groups:
-            for held in group["params"]:
-                held.grad = None
+        for held in (p for group in self._optimizer.param_groups for p in group["params"]):
+            held.grad = None
         pieces = self._layout.split(theta_P)
         own_P = elementwise(lambda v: v.to(theta_P.dtype, copy=True), direction_P)  # optimizers may write into it
         slopes = self._layout.split(own_P)

@@ -132,7 +132,7 @@ def model_card(facts: RunFacts) -> str:
         *_front(said),
         "# Model Card",
         "",
-        protected(facts) if facts.promised is not None else f"**No privacy guarantee.** {protected(facts)}",
+        ("" if facts.promised is not None else "**No privacy guarantee.** ") + _plain(protected(facts)),
         "",
         "## Model Details",
         "",

@@ -153,6 +153,15 @@ shares, metrics on test data, a non-private reference) and carries no differenti
 """
 
 
+def need_outside(path: Path) -> None:
+    """Refuse a place in the published part of a run folder: the run would not verify any more."""
+    above = path.resolve().parents
+    for run in map(RunFolder, above):
+        inside = run.ledger.is_file() and run.private not in above
+        rule = "what lies in a run folder, outside of its private/, keeps it from verifying"
+        need(not inside, rule, place=str(path), run=str(run.path), remedy="choose another place")
+
+
 class _RunFile:
     """Where a file of a run lies, asked of its `RunFolder`."""
 
@@ -192,15 +201,6 @@ class RunFolder:
         said = self.statement, self.card, self.report, self.certificate
         return self.config, self.environment, self.model, *said
 
-    @property
-    def is_run(self) -> bool:
-        """Whether the folder is a run, perhaps one killed while it was being made or removed, and nothing but a run."""
-        if not self.path.is_dir():
-            return False
-        parts = (*self.bound, self.private, self.ledger)
-        found = {path.name.removesuffix(".tmp").removesuffix(".part") for path in self.path.iterdir()}
-        return self.ledger.exists() or found <= {path.name for path in parts}
-
     @contextmanager
     def create(self, *, overwrite: bool = False) -> Iterator[None]:
         """Make the folder and hold it; an existing run is emptied only if `overwrite`, and nothing but a run ever is.
@@ -217,6 +217,7 @@ class RunFolder:
                 "goes on by dpsrm.resume, or by resume=True of make_private",
             )
             self._need_run()
+        need_outside(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=overwrite)
             self.private.mkdir(exist_ok=overwrite)
@@ -245,8 +246,12 @@ class RunFolder:
             yield
 
     def _need_run(self) -> None:
-        """Refuse to remove anything that is not a run."""
-        need(self.is_run, "only a run folder can be overwritten", out=str(self.path), remedy="choose another --out")
+        """Refuse to remove anything but a run, perhaps one killed while it was being made or removed."""
+        parts = {path.name for path in (*self.bound, self.private, self.ledger)}
+        found = [path.name for path in self.path.iterdir()] if self.path.is_dir() else ["no folder"]
+        others = sorted(name for name in found if name.removesuffix(".tmp").removesuffix(".part") not in parts)
+        rule, remedy = "only a run folder can be overwritten", "move what is no part of a run, or choose another --out"
+        need(not others, rule, out=str(self.path), others=others[:5], remedy=remedy)
 
     def _empty(self) -> None:
         """Remove everything but the lock, the key first."""

@@ -1,4 +1,4 @@
-"""What nobody but `step` may move in one's own loop: parameters, which of them are trained, what the optimizer remembers.
+"""What nobody but `step` may move in one's own loop: parameters, which of them are trained, the optimizer's memory.
 
 A momentum that met a gradient without noise carries it into every later θ, also where the learning rate was 0 at that
 moment (a warm-up) and the parameters did not move.
