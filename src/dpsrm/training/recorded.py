@@ -17,7 +17,7 @@ from torch import nn
 
 from dpsrm.accounting import Guarantee
 from dpsrm.accounting.guarantee import rounded_up
-from dpsrm.core.errors import DpsrmError, InputError
+from dpsrm.core.errors import DpsrmError, InputError, need
 from dpsrm.core.events import Spending
 from dpsrm.core.files import read_toml, write_atomically
 from dpsrm.core.isolation import Isolation
@@ -98,6 +98,7 @@ class RecordedRun:
         self.strategy = prepared.strategy
         self.step = self._step(None if after is None else after.released)
         self._held = held
+        self._lock = folder.lock.stat() if self.strategy.leader else None
         self._timer = CheckpointTimer(prepared.settings.performance, self.write_checkpoint, self.strategy.due)
         journal = (folder.private / "progress.jsonl") if self.strategy.leader else Path(os.devnull)
         if self.strategy.leader:
@@ -132,6 +133,7 @@ class RecordedRun:
         """Keep where the run stands."""
         found = self.checkpoint()
         if self.strategy.leader:
+            self._need_place()
             self._sum_log.sync()
             write_checkpoint(self.folder.checkpoint, found, self.prepared.streams)
 
@@ -170,6 +172,7 @@ class RecordedRun:
     def _publish(self) -> tuple[Guarantee | None, str]:
         """Write model and words, close the ledger over them, destroy the key; what is proved, and the ledger's head."""
         p, folder, plan = self.prepared, self.folder, self.prepared.plan
+        self._need_place()
         _save_model(p.objective, folder)
         closing = Closing(
             released=min(len(self._sum_log), self._ledger.spending.releases),  # those before it went back included
@@ -184,6 +187,12 @@ class RecordedRun:
         self._ledger.close(closing)
         folder.destroy_key()
         return guarantee, self._ledger.position[1]
+
+    def _need_place(self) -> None:
+        """Refuse to write where another folder lies than the one that is held: another run's, perhaps."""
+        same = self.folder.lock.exists() and os.path.samestat(cast(os.stat_result, self._lock), self.folder.lock.stat())
+        remedy = "put it back (or go back to the working directory of then); what was released is charged in its ledger"
+        need(same, "the run folder must stay where it is until the run ends", run=str(self.folder.path), remedy=remedy)
 
     def close(self) -> None:
         """Let go of the folder; an unfinished run can be resumed."""
