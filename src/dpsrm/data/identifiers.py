@@ -29,10 +29,10 @@ _IGNORED = frozenset(
 nothing."""
 
 _ALIKE = str.maketrans(
-    dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d", "-")
-    | dict.fromkeys("\u2018\u2019\u201b\u02bc\u2032\u00b4\uff07", "'")
+    dict.fromkeys("\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212", "-")
+    | dict.fromkeys("`\u00b4\u02b9\u02bb\u02bc\u02bd\u2018\u2019\u201b\u2032\u2035", "'")
 )
-"""Dashes and apostrophes that programs put in place of - and ' while one types."""
+"""Dashes and apostrophes that people type, and programs put, in place of - and '."""
 
 Array = npt.NDArray[Any]
 Source = Table | SparseRows | Arrays
@@ -126,10 +126,11 @@ def _spelled(text: str) -> str:
     >>> [_spelled(text) for text in ("Jose\\u0301", "Jose\\u200b\\u0301", "\\uff2a\\ufeffos\\u00e9", "jos\\u00e9")]
     ['José', 'José', 'José', 'josé']
     """
+    text = text.translate(_ALIKE)
     if text.isascii() and text.isprintable() and "  " not in text:
         return text.strip()
-    seen = "".join(c for c in text if c.isspace() or not _shows_nothing(c)).translate(_ALIKE)
-    return " ".join(unicodedata.normalize("NFKC", seen).split())
+    seen = "".join(c for c in text if c.isspace() or not _shows_nothing(c))
+    return " ".join(unicodedata.normalize("NFKC", seen).translate(_ALIKE).split())
 
 
 def _shows_nothing(character: str) -> bool:
