@@ -1,6 +1,6 @@
 """A run writes into the folder that it holds, not into what lies in its place meanwhile."""
 
-import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,34 +41,34 @@ def test_another_run_in_its_place_is_left_alone(tmp_path, monkeypatch, how):
     monkeypatch.chdir(tmp_path / "here")
     first = begun("run", 8.0)
     if how == "renamed":
-        os.rename("run", "old")
+        Path("run").rename("old")
     else:
         monkeypatch.chdir(tmp_path / "there")
     second = begun("run", 0.1)
-    before = sorted(os.listdir("run")), sorted(os.listdir("run/private"))
+    before = sorted(Path("run").rglob("*"))
     with pytest.raises(InputError, match="must stay where it is"):
         to_the_end(first)
-    assert (sorted(os.listdir("run")), sorted(os.listdir("run/private"))) == before
+    assert sorted(Path("run").rglob("*")) == before
     assert to_the_end(second).epsilon <= 0.1
     assert verify("run").ok
     if how == "renamed":
-        os.rename("run", "new")
-        os.rename("old", "run")
+        Path("run").rename("new")
+        Path("old").rename("run")
     else:
         monkeypatch.chdir(tmp_path / "here")
     assert 0.1 < first.finish().epsilon <= 8.0
     assert verify("run").ok
-    assert not os.path.exists("run/private/keys.json")
+    assert not Path("run/private/keys.json").exists()
 
 
 def test_no_checkpoint_is_written_there_either(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = begun("run", 8.0, performance=Performance(checkpoint_steps=1))
-    os.rename("run", "old")
+    Path("run").rename("old")
     batches = iter(first.data_loader)
     with pytest.raises(InputError, match="must stay where it is"):
         first.step(next(batches))
-    os.rename("old", "run")
+    Path("old").rename("run")
     for batch in batches:
         first.step(batch)
     assert verify(first.finish().folder.path).ok
