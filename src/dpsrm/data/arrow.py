@@ -88,9 +88,8 @@ class TableFile:
         schema = pa.schema([(f.name, _plain_type(f.type)) for f in self._schema])
         with pa.ipc.new_file(file, schema) as sink:
             total = -(-self.n // ROWS)
-            for table in track(
-                _gathered(self._batches(), schema), total, "copying the table to where rows can be read"
-            ):
+            told = "copying the table to where rows can be read"
+            for table in track(_gathered(self._batches(), schema), total, told):
                 sink.write_table(table.combine_chunks(), max_chunksize=ROWS)
 
     def _batches(self) -> Iterator[Any]:
