@@ -505,6 +505,24 @@ def test_what_was_released_before_going_back_counts_as_made(tmp_path):
     assert found.facts.released == 7
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_going_back_within_a_pass(tmp_path, workers):
+    """What workers had read ahead was for other releases: the next step was refused, in words about another batch."""
+    moved = []
+    for name in ("straight", "back"):
+        loader = DataLoader(TensorDataset(*records()), batch_size=B, num_workers=workers)
+        run = private(tmp_path / name, loader=loader, steps=5)
+        state, before = run.state_dict(), 0
+        for batch in run.data_loader:
+            run.step(batch)
+            before += 1
+            if name == "back" and before == 2:
+                run.load_state_dict(state)
+        go(run)
+        moved.append(run.finish().folder.model.read_bytes())
+    assert moved[0] == moved[1]
+
+
 def test_other_records_at_an_earlier_state_are_refused(tmp_path):
     inputs, targets = records()
     run = private(tmp_path / "run", loader=DataLoader(TensorDataset(inputs, targets), batch_size=B), sampling="wor")

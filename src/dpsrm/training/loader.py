@@ -84,12 +84,8 @@ class PrivateLoader:
         return self._batches
 
     def __iter__(self) -> Iterator[Batch]:
-        need(
-            not self._run.step.done,
-            "all planned releases were made",
-            steps=self._run.prepared.plan.schedule.steps,
-            remedy="plan more epochs in make_private, or finish()",
-        )
+        steps, remedy = self._run.prepared.plan.schedule.steps, "plan more epochs in make_private, or finish()"
+        need(not self._run.step.done, "all planned releases were made", steps=steps, remedy=remedy)
         return self._pass()
 
     def _pass(self) -> Iterator[Batch]:
@@ -150,9 +146,13 @@ class PrivateLoader:
         workers = self._options.get("num_workers", 0)
         if not workers or not self._run.prepared.plan.method.foreseeable:
             yield from self._one_by_one(records)
-        ahead = _Ahead(self._run, self._batches)
-        for batch in DataLoader(_Batches(records), sampler=ahead, batch_size=None, **self._options):
-            yield ahead.draws.popleft(), batch
+        while True:  # from where the run stands, also if it went back within the pass
+            ahead = _Ahead(self._run, self._batches)
+            for batch in DataLoader(_Batches(records), sampler=ahead, batch_size=None, **self._options):
+                draw = ahead.draws.popleft()
+                if draw.release != self._run.step.airlock.releases:
+                    break
+                yield draw, batch
 
     def _one_by_one(self, records: RecordSource) -> Iterator[tuple[Draw, Batch]]:
         """Draws with their batches; of records on disk a thread reads one draw ahead."""
