@@ -255,6 +255,7 @@ class Ledger:
         self.path = path
         self.header = header
         self.spending = Spending.of([], adjacency=header.adjacency)
+        self._closed: dict[str, Any] | None = None
         self._chain = chain or Chain.create(path)
         if chain is None:
             self._chain.append(header.to_json())
@@ -304,8 +305,11 @@ class Ledger:
         self.spending = self.spending.plus(charge.event, charge.count)
 
     def close(self, closing: Closing) -> None:
-        """Bind what is published to the charges; nothing may follow."""
-        self._append(closing.to_json())
+        """Bind what is published to the charges; nothing may follow, but the same said again, which changes nothing."""
+        body = closing.to_json()
+        if body != self._closed:
+            self._append(body)
+            self._closed = body
 
     def __enter__(self) -> Ledger:
         """Keep the file open for a while."""
@@ -317,6 +321,8 @@ class Ledger:
 
     def _append(self, body: dict[str, Any]) -> None:
         """Write one line and wait until it is on disk."""
+        if self._closed is not None:
+            raise LedgerError(f"{self.path} is closed: the run is finished")
         self._chain.append(body)
 
 

@@ -99,6 +99,7 @@ class RecordedRun:
         self.step = self._step(None if after is None else after.released)
         self._held = held
         self._lock = folder.lock.stat() if self.strategy.leader else None
+        self._closing = False
         self._timer = CheckpointTimer(prepared.settings.performance, self.write_checkpoint, self.strategy.due)
         journal = (folder.private / "progress.jsonl") if self.strategy.leader else Path(os.devnull)
         if self.strategy.leader:
@@ -107,6 +108,7 @@ class RecordedRun:
 
     def advance(self, drawn: Draw | None = None, batch: Any = None) -> Progress | None:
         """Make the next release; see `Step`. What is handed out is a copy: nobody moves the walk but the step."""
+        self._need_open()
         progress = self.step(drawn, batch)
         self._timer()
         if progress is None:
@@ -139,6 +141,7 @@ class RecordedRun:
 
     def rewind(self, checkpoint: Checkpoint) -> None:
         """Go on from an earlier state of this run: what was released since is made again, the same."""
+        self._need_open()
         self.prepared.restore(checkpoint.walk, checkpoint.output)
         self.step = self._step(checkpoint.released)
 
@@ -184,9 +187,14 @@ class RecordedRun:
             read=read_from_records(read_toml(folder.config)),
         )
         guarantee, closing = publish_words(folder, closing)
+        self._closing = True
         self._ledger.close(closing)
         folder.destroy_key()
         return guarantee, self._ledger.position[1]
+
+    def _need_open(self) -> None:
+        """Refuse to go on with a run that was closed, also if it was interrupted before its key was destroyed."""
+        need(not self._closing, "the run is finished", run=str(self.folder.path), remedy="finish() again, for its Run")
 
     def _need_place(self) -> None:
         """Refuse to write where another folder lies than the one that is held: another run's, perhaps."""
