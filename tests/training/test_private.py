@@ -512,10 +512,9 @@ def test_going_back_within_a_pass(tmp_path, workers):
     for name in ("straight", "back"):
         loader = DataLoader(TensorDataset(*records()), batch_size=B, num_workers=workers)
         run = private(tmp_path / name, loader=loader, steps=5)
-        state, before = run.state_dict(), 0
-        for batch in run.data_loader:
+        state = run.state_dict()
+        for before, batch in enumerate(run.data_loader, 1):
             run.step(batch)
-            before += 1
             if name == "back" and before == 2:
                 run.load_state_dict(state)
         go(run)

@@ -37,7 +37,7 @@ def begun(out, model, optimizer, records=RECORDS):
     )
 
 
-def left_in(run, model, optimizer, batch):
+def left_in(model, optimizer, batch):
     """What somebody forgot to take out of the loop."""
     losses(model, batch).sum().backward()
     optimizer.step()
@@ -56,7 +56,7 @@ def test_a_gradient_in_the_momentum_would_move_what_is_published(tmp_path, monke
         run = begun(tmp_path / name, one, optimizer, (inputs, RECORDS[1]))
         for at, batch in enumerate(run.data_loader):
             if at == 0:
-                left_in(run, one, optimizer, batch)
+                left_in(one, optimizer, batch)
             run.step(batch)
             warming.step()
         assert run.finish().epsilon <= 1.0
@@ -75,7 +75,7 @@ def test_a_gradient_in_what_an_optimizer_remembers_is_refused(tmp_path, name, be
         run.step(next(batches))
     earlier, batch = run.state_dict(), next(batches)
     optimizer.param_groups[0]["lr"] = 0.0
-    left_in(run, one, optimizer, batch)
+    left_in(one, optimizer, batch)
     optimizer.param_groups[0]["lr"] = 0.5
     for refused in (run.state_dict, lambda: run.step(batch)):
         with pytest.raises(InputError, match="only step\\(\\) may change what the optimizer remembers"):
@@ -113,3 +113,15 @@ def test_nothing_else_that_an_optimizer_was_given_is_moved(tmp_path):
         (more * losses(one, batch).sum()).backward()
         run.step(batch)
     assert more.item() == 1.0
+
+
+@pytest.mark.parametrize("name", REMEMBER)
+def test_an_optimizer_that_stepped_before_is_told(tmp_path, caplog, name):
+    """A few steps of the plain loop, to try it out, are in what begins the private one."""
+    one = model()
+    optimizer = REMEMBER[name](one.parameters())
+    begun(tmp_path / "new", one, optimizer)
+    assert "steps before" not in caplog.text
+    left_in(one, optimizer, RECORDS)
+    begun(tmp_path / "used", one, optimizer)
+    assert "the optimizer has made steps before" in caplog.text

@@ -36,6 +36,7 @@ from dpsrm.training.reopen import reopen
 from dpsrm.training.settings import OWN, Performance, Privacy, Training
 from dpsrm.training.statement import Statement
 from dpsrm.training.train import begin
+from dpsrm.training.untouched import tell_stepped
 
 
 def make_private(
@@ -164,6 +165,8 @@ def make_private(
     strategy(lending).align(model)
     stepper, name = given_stepper(optimizer, model, total or 1)
     preparer = partial(prepare, model, given_losses(losses), records, stepper=stepper, unit=unit, lending=lending)
+    if not resume:
+        tell_stepped(optimizer)
     run = _run(settings, preparer, model, out, resume=resume, moved=moved, overwrite=overwrite, optimizer=name)
     loader = PrivateLoader(run, batches=each if steps is None else steps, like=data_loader)
     return PrivateTraining(run, loader, optimizer)

@@ -6,6 +6,7 @@ moment (a warm-up) and the parameters did not move.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from dpsrm.core.errors import need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients import Layout, Objective
 
+_log = logging.getLogger(__name__)
 _MOVED = (
     "take backward() and step() of the loop's own out of it and begin again, or go back to a state of before "
     "(load_state_dict, resume=True); load weights, and the optimizer's state, before make_private"
@@ -54,6 +56,16 @@ class Untouched:
         """Everything the optimizer remembers, and how often each tensor of it was written."""
         states = [] if self._optimizer is None else list(self._optimizer.state.values())
         return [(leaf, _writes(leaf)) for leaf in leaves(states)]
+
+
+def tell_stepped(optimizer: torch.optim.Optimizer | None) -> None:
+    """Warn of an optimizer that stepped before the run begins: nobody knows on what, and nothing charged for it."""
+    states = [] if optimizer is None else [state for state in optimizer.state.values() if state]
+    if any(float(state.get("step", 1)) > 0 for state in states):  # Adagrad's begin with step 0
+        _log.warning(
+            "the optimizer has made steps before: they, and the weights that the model begins with, are outside of the "
+            "guarantee; if private records were in them, begin with a new model and a new optimizer"
+        )
 
 
 def _writes(leaf: Any) -> int:
