@@ -347,6 +347,17 @@ def test_missing_numbers_of_an_array_are_refused_in_our_words():
     plain().fit(pd.DataFrame(holes), LABELS)
 
 
+def test_a_fit_that_fails_changes_nothing():
+    """The model of before gave its answers the names of the classes of the fit that was refused."""
+    model = PrivateLogisticRegression(classes=["ill", "well"], **QUICK).fit(X, LABELS)
+    before, answers = dict(vars(model)), model.predict(X)
+    model.set_params(epsilon=-1.0, classes=["no", "yes"])
+    with pytest.warns(PrivacyLeakWarning), pytest.raises(InputError, match="epsilon"):
+        model.fit(X[:, :1], np.where(LABELS == "ill", "no", "yes"))
+    assert vars(model) == {**before, "epsilon": -1.0, "classes": ["no", "yes"]}
+    assert np.array_equal(model.predict(X), answers)
+
+
 def test_what_is_hidden_by_a_mask_is_refused():
     """scikit-learn reads what lies under a mask."""
     hidden = np.zeros(X.shape, dtype=bool)

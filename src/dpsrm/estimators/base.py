@@ -17,7 +17,7 @@ from dpsrm.core.secret import Streams
 from dpsrm.data import Loaded, Records, Units
 from dpsrm.data.conversion import need_unmasked
 from dpsrm.data.unlabelled import is_frame
-from dpsrm.estimators.fits import CountsFits
+from dpsrm.estimators.fits import CountsFits, unless_it_fails
 from dpsrm.estimators.inputs import by_record, choose_encoder, encode, from_data, need_memory
 from dpsrm.estimators.leaks import tell_delta, tell_leak, tell_price
 from dpsrm.gradients import Objective
@@ -75,10 +75,10 @@ class PrivateEstimator(CountsFits):
         need(y is not None, "this estimator requires y to be passed, but the target y is None")
         if self._fitted_before() and self.budget is None and self.random_state is None:
             tell_price()
-        X = self._checked(X, fitting=True)
-        check_consistent_length(X, y)
-        loaded, read = self._loaded(X, y, unit=unit)
-        self._train(loaded, read=read)
+        with unless_it_fails(self):
+            X = self._checked(X, fitting=True)
+            check_consistent_length(X, y)
+            self._train(*self._loaded(X, y, unit=unit))
         return self
 
     def _loaded(self, X: Any, y: Any, *, unit: Any = None) -> tuple[Loaded, str]:
@@ -92,7 +92,7 @@ class PrivateEstimator(CountsFits):
         """Targets as the loss takes them, what is public of them, and which fact was read from the records."""
         raise NotImplementedError
 
-    def _train(self, loaded: Loaded, *, read: str) -> None:
+    def _train(self, loaded: Loaded, read: str) -> None:
         """Train on the records and keep the run; `read` says which public fact was read from the records."""
         settings, model, module = self._ready(loaded, seed=research_seed(self.random_state))
         known = {**loaded.description, **({f"{read}_from": READ} if read else {})}

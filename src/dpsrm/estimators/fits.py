@@ -1,8 +1,10 @@
-"""Whether a fit is the only one; if not, it must be said: each is charged by itself."""
+"""Whether a fit is the only one (if not, it must be said: each is charged by itself), and what a failed one leaves."""
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
 
 from dpsrm.core.errors import need_extra
 
@@ -30,3 +32,15 @@ class CountsFits(BaseEstimator):  # type: ignore[misc]
     def _fitted_before(self) -> bool:
         """Whether this object, or a clone of the same one, was fitted before (or may have been)."""
         return hasattr(self, "epsilon_spent_") or self._clones_before > 0
+
+
+@contextmanager
+def unless_it_fails(estimator: Any) -> Iterator[None]:
+    """What is learned about an estimator's records inside; one whose fit fails is what it was, its classes included."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
