@@ -44,6 +44,7 @@ def test_a_run_among_other_things_is_left_alone(tmp_path):
     run, inner = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run" / "inner")
     with run.create():
         run.ledger.write_text("charges")
+        run.config.write_text("settings")
     (run.path / "my.csv").write_text("years of work")
     with pytest.raises(InputError, match=r"only a run folder.*others=\['my.csv'\]"), run.create(overwrite=True):
         pass

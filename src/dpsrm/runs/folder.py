@@ -157,7 +157,7 @@ def need_outside(path: Path) -> None:
     """Refuse a place in the published part of a run folder: the run would not verify any more."""
     above = path.resolve().parents
     for run in map(RunFolder, above):
-        inside = run.ledger.is_file() and run.private not in above
+        inside = run.ledger.is_file() and run.config.is_file() and run.private not in above
         rule = "what lies in a run folder, outside of its private/, keeps it from verifying"
         need(not inside, rule, place=str(path), run=str(run.path), remedy="choose another place")
 
