@@ -107,7 +107,11 @@ class Rewriting(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run `func`, or its rewrite."""
-        need_seen(func)
-        result = REWRITES[func](*args, **(kwargs or {})) if func in REWRITES else NotImplemented
-        return func(*args, **(kwargs or {})) if result is NotImplemented else result
+        """Run `func`, or its rewrite, which may call the user's functions."""
+        need_seen(func, types)
+        if func in REWRITES:
+            with self:
+                result = REWRITES[func](*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        return func(*args, **(kwargs or {}))

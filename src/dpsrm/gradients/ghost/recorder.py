@@ -63,7 +63,7 @@ class Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run `func`: as it is, unless it uses a parameter or something else runs in its place."""
-        need_seen(func)
+        need_seen(func, types)
         if not kwargs and func not in _SPECIAL and not self._uses(args):
             return func(*args)
         return self._run(func, args, kwargs or {})

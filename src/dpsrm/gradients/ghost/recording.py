@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -20,6 +21,7 @@ from dpsrm.gradients.ghost.terms import Rows, Term
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.own import Own
 from dpsrm.gradients.passes import Pass, for_each
+from dpsrm.gradients.seen_functions import fresh_back
 from dpsrm.gradients.torch_state import copied
 
 
@@ -136,7 +138,8 @@ def _backward(recorder: Recorder, losses_B: Tensor, own: Own) -> tuple[str, ...]
     tapped = [call for call in recorder.calls if call.place is not None]
     parameters = recorder.derived.parameters
     places = [*(call.place for call in tapped), *parameters.values(), *own.trained.values()]
-    found = gradients_at(losses_B, places)
+    with nullcontext() if recorder.batch is None else fresh_back():
+        found = gradients_at(losses_B, places)
     for call, gradient in zip(tapped, found, strict=False):
         call.place, call.grad = None, gradient
     rest = found[len(tapped) :]
