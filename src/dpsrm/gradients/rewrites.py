@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from dpsrm.core.errors import IsolationError
 from dpsrm.gradients.crossing import CROSSING, need_seen
+from dpsrm.gradients.failures import Unforgiving
 from dpsrm.gradients.recurrent import RECURRENT
 
 _ATTENTION = (
@@ -101,17 +101,21 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
 """What runs instead of a function."""
 
 
-class Rewriting(TorchFunctionMode):
+class Rewriting(Unforgiving):
     """Runs the rewrites in the place of the functions they stand for, some of which vmap does not know."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run `func`, or its rewrite, which may call the user's functions."""
-        need_seen(func, types)
-        if func in REWRITES:
-            with self:
-                result = REWRITES[func](*args, **(kwargs or {}))
-            if result is not NotImplemented:
-                return result
-        return func(*args, **(kwargs or {}))
+        try:
+            need_seen(func, types)
+            if func in REWRITES:
+                with self:
+                    result = REWRITES[func](*args, **(kwargs or {}))
+                if result is not NotImplemented:
+                    return result
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            self.failed = error
+            raise

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from dpsrm.gradients.crossing import need_seen
+from dpsrm.gradients.failures import Unforgiving
 from dpsrm.gradients.ghost.calls import Call, Copied, Key
 from dpsrm.gradients.ghost.derived import RANDOM, Derived
 from dpsrm.gradients.ghost.kept import Kept, Shown
@@ -35,7 +35,7 @@ _GRAPH = cast(Any, torch.Tensor.grad_fn).__get__
 _SPECIAL = frozenset({*TOGETHER, *WITH_BIAS, *REWRITES, *_BACKWARD, _GRAPH})
 
 
-class Recorder(TorchFunctionMode):
+class Recorder(Unforgiving):
     """Sees every function of torch that is called, and records those that use a watched tensor."""
 
     def __init__(self, parameters: Named, frozen: Iterable[Tensor] = (), *, batch: Sizes, shown: Shown = None) -> None:
@@ -63,10 +63,14 @@ class Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run `func`: as it is, unless it uses a parameter or something else runs in its place."""
-        need_seen(func, types)
-        if not kwargs and func not in _SPECIAL and not self._uses(args):
-            return func(*args)
-        return self._run(func, args, kwargs or {})
+        try:
+            need_seen(func, types)
+            if not kwargs and func not in _SPECIAL and not self._uses(args):
+                return func(*args)
+            return self._run(func, args, kwargs or {})
+        except Exception as error:
+            self.failed = error
+            raise
 
     def _uses(self, values: Sequence[Any]) -> bool:
         """Whether a value is watched, or a list of values of which one is."""
