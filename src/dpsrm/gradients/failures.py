@@ -6,11 +6,13 @@ vmap, and what the module does then (another formula, a larger jitter), it does 
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
 from dpsrm.core.errors import IsolationError
+from dpsrm.gradients.crossing import need_seen
 
 _CAUGHT = (
     "a function of torch failed, and module or loss went on: one example that makes it fail would decide what is "
@@ -19,15 +21,28 @@ _CAUGHT = (
 )
 
 
-class Unforgiving(TorchFunctionMode):
-    """A mode that cannot be left in peace after a function failed, whoever caught the error."""
+class Watching(TorchFunctionMode):
+    """Refuses what hides what it calls; cannot be left in peace after a function failed, whoever caught the error."""
 
     failed: Exception | None = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Call `func`, and remember its failure."""
+        try:
+            need_seen(func, types)
+            return self.call(func, args, kwargs or {})
+        except Exception as error:
+            self.failed = error
+            raise
+
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run `func`, or what runs in its place."""
+        raise NotImplementedError
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         """Refuse what went on."""
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        super().__exit__(kind, *error)  # type: ignore[no-untyped-call]
         if self.failed is not None and kind is None:
             raise IsolationError(_CAUGHT.format(" ".join(str(self.failed).split())[:200])) from self.failed

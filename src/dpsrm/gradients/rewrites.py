@@ -6,7 +6,7 @@ Each has the signature of the function it stands for, or returns NotImplemented 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpsrm.core.errors import IsolationError
-from dpsrm.gradients.crossing import CROSSING, need_seen
-from dpsrm.gradients.failures import Unforgiving
+from dpsrm.gradients.crossing import CROSSING
+from dpsrm.gradients.failures import Watching
 from dpsrm.gradients.recurrent import RECURRENT
 
 _ATTENTION = (
@@ -101,21 +101,14 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
 """What runs instead of a function."""
 
 
-class Rewriting(Unforgiving):
+class Rewriting(Watching):
     """Runs the rewrites in the place of the functions they stand for, some of which vmap does not know."""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run `func`, or its rewrite, which may call the user's functions."""
-        try:
-            need_seen(func, types)
-            if func in REWRITES:
-                with self:
-                    result = REWRITES[func](*args, **(kwargs or {}))
-                if result is not NotImplemented:
-                    return result
-            return func(*args, **(kwargs or {}))
-        except Exception as error:
-            self.failed = error
-            raise
+        if func in REWRITES:
+            with self:
+                result = REWRITES[func](*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*args, **kwargs)

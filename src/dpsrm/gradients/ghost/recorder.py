@@ -16,8 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from dpsrm.gradients.crossing import need_seen
-from dpsrm.gradients.failures import Unforgiving
+from dpsrm.gradients.failures import Watching
 from dpsrm.gradients.ghost.calls import Call, Copied, Key
 from dpsrm.gradients.ghost.derived import RANDOM, Derived
 from dpsrm.gradients.ghost.kept import Kept, Shown
@@ -35,7 +34,7 @@ _GRAPH = cast(Any, torch.Tensor.grad_fn).__get__
 _SPECIAL = frozenset({*TOGETHER, *WITH_BIAS, *REWRITES, *_BACKWARD, _GRAPH})
 
 
-class Recorder(Unforgiving):
+class Recorder(Watching):
     """Sees every function of torch that is called, and records those that use a watched tensor."""
 
     def __init__(self, parameters: Named, frozen: Iterable[Tensor] = (), *, batch: Sizes, shown: Shown = None) -> None:
@@ -59,18 +58,11 @@ class Recorder(Unforgiving):
         self._count: dict[tuple[str, tuple[str, ...]], int] = {}
         self._copies: dict[int, Tensor] = {}
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run `func`: as it is, unless it uses a parameter or something else runs in its place."""
-        try:
-            need_seen(func, types)
-            if not kwargs and func not in _SPECIAL and not self._uses(args):
-                return func(*args)
-            return self._run(func, args, kwargs or {})
-        except Exception as error:
-            self.failed = error
-            raise
+        if not kwargs and func not in _SPECIAL and not self._uses(args):
+            return func(*args)
+        return self._run(func, args, kwargs)
 
     def _uses(self, values: Sequence[Any]) -> bool:
         """Whether a value is watched, or a list of values of which one is."""
