@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._higher_order_ops.cond import cond_op
-from torch.overrides import handle_torch_function, has_torch_function
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 from dpsrm.core.errors import IsolationError
 from dpsrm.gradients import GhostEngine, LoopEngine, ModelLosses, Objective, Part, Query, Way
@@ -198,3 +198,25 @@ def test_where_memory_grows_it_grows_by_zeros():
     batch = RECORDS[:5], WORDS[:5]
     found = sums(LoopEngine, Body(lambda h, _: h[:4] + read(torch.zeros(0).resize_(N, 5))), [batch])[0]
     assert torch.allclose(found, sums(LoopEngine, Body(lambda h, _: h[:4] + 0.0), [batch])[0])
+
+
+class Noisy(TorchFunctionMode):
+    """Adds noise wherever a product is asked for."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        return found + torch.poisson(found.detach().abs()) if func is torch.Tensor.mul else found
+
+
+@pytest.mark.parametrize("engine", FAST)
+def test_a_mode_that_was_entered_before_is_refused(engine):
+    """A sum moved by 11, claimed 2. One that is entered in forward, is seen."""
+    with Noisy(), pytest.raises(IsolationError, match="entered before a pass"):
+        sums(engine, Body(lambda h, words: h.mul(1.0)[:4]), [(RECORDS, WORDS)])
+
+    def inside(h, words):
+        with Noisy():
+            return h.mul(1.0)[:4]
+
+    with pytest.raises(IsolationError, match="Poisson"):
+        sums(engine, Body(inside), [(RECORDS, WORDS)])

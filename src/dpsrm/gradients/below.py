@@ -20,6 +20,7 @@ from torch._functorch import autograd_function
 from torch._functorch.autograd_function import custom_function_call
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from dpsrm.core.errors import IsolationError
@@ -36,6 +37,10 @@ SAVED = (
 _MODE = (
     "a TorchDispatchMode sees all examples of a batch at once, so that one record could move what others give; "
     f"leave {{}} out, write it as a TorchFunctionMode (which sees one example), {_LOOP}"
+)
+_OUTER = (
+    "what a TorchFunctionMode calls that was entered before a pass is seen by nobody, and may mix examples: enter {} "
+    f"in forward, {_LOOP}"
 )
 _SUBCLASS = (
     "{} is a tensor with a __torch_dispatch__ of its own, which sees all examples of a batch at once: "
@@ -87,6 +92,9 @@ def guarded() -> Iterator[None]:
         raise IsolationError(SAVED) from error
     for mode in _get_current_dispatch_mode_stack():
         _need_our_mode(mode)
+    for outer in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
+        if package(type(outer)) not in ("torch", "dpsrm"):
+            raise IsolationError(_OUTER.format(type(outer).__name__))
     compiled = "torch._dynamo.eval_frame" in sys.modules  # importing it takes seconds
     with _DOORS.guarded(), torch.compiler.set_stance("force_eager") if compiled else nullcontext():
         yield
