@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from torch.overrides import wrap_torch_function
+from torch.overrides import handle_torch_function, has_torch_function, wrap_torch_function
 
 from dpsrm.core.errors import IsolationError
 from dpsrm.gradients import LoopEngine, ModelLosses, Objective, Way
@@ -111,15 +111,22 @@ def test_ways_back_are_seen(engine, monkeypatch):
 
 
 @pytest.mark.parametrize("engine", FAST)
-def test_functions_that_torch_may_override_are_refused(engine):
-    """What they call inside, no mode sees (a sum moved by 31, claimed 2)."""
+def test_functions_that_torch_may_override_are_seen_inside(engine):
+    """Where nobody saw what they call, a sum moved by 31, claimed 2; those that torch did not wrap are refused."""
 
     @wrap_torch_function(lambda h, words: (h,))
     def hidden(h, words):
-        return h[:4] + torch.empty(N, 5)[AT, :4]
+        filled_before()
+        return h[:4] + read(torch.empty(N, 5))
 
+    def asking(h, words):
+        return handle_torch_function(asking, (h,), h, words) if has_torch_function((h,)) else h[:4]
+
+    batch = (RECORDS[:5], WORDS[:5])
+    found = sums(engine, Body(hidden), [batch])[0]
+    assert torch.allclose(found, sums(engine, Body(lambda h, words: h[:4] + 0.0), [batch])[0], atol=1e-6)
     with pytest.raises(IsolationError, match="overrides"):
-        sums(engine, Body(hidden), [(RECORDS, WORDS)])
+        sums(engine, Body(asking), [(RECORDS, WORDS)])
 
 
 REFUSED = {

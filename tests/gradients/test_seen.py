@@ -1,15 +1,18 @@
 """What torch runs with all function modes off is seen all the same, or refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch._higher_order_ops.cond import cond_op
-from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function, wrap_torch_function
 
 from dpsrm.core.errors import IsolationError
 from dpsrm.gradients import GhostEngine, LoopEngine, ModelLosses, Objective, Part, Query, Way
 from dpsrm.gradients.fresh import Fresh
+from dpsrm.gradients.ghost.rules import RULES
 from dpsrm.gradients.seen_functions import fresh_back
 from gradients.test_crossing import AT, FAST, RECORDS, WORDS, Body, N, sums
 from gradients.test_fresh import filled_before, read
@@ -220,3 +223,20 @@ def test_a_mode_that_was_entered_before_is_refused(engine):
 
     with pytest.raises(IsolationError, match="Poisson"):
         sums(engine, Body(inside), [(RECORDS, WORDS)])
+
+
+@wrap_torch_function(lambda x, weight: (x, weight))
+def ruled(x, weight):
+    """A layer of the user's with a rule."""
+    return F.linear(x, weight) + torch.poisson(x.detach().abs()).sum()
+
+
+def test_a_layer_with_a_rule_is_seen_inside(monkeypatch):
+    monkeypatch.setitem(RULES, ruled, replace(RULES[F.linear], leading=False))
+
+    class Ruled(torch.nn.Linear):
+        def forward(self, batch):
+            return ruled(batch[0], self.weight)
+
+    with pytest.raises(IsolationError, match="Poisson"):
+        sums(GhostEngine, Ruled(4, 1, bias=False), [(RECORDS, WORDS)])

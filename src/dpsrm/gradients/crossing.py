@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.autograd_function import custom_function_call
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.overrides import wrap_torch_function
 
 from dpsrm.core.errors import IsolationError, need
 from dpsrm.gradients.fresh import FRESH
@@ -205,7 +206,9 @@ def need_seen(function: Callable[..., Any], types: Iterable[type]) -> None:
     if kind in _COMPILED:
         return
     if not _torchs(function):
-        raise _hidden(function, _OVERRIDDEN)
+        if wrapped(function) is None:
+            raise _hidden(function, _OVERRIDDEN)
+        return
     if isinstance(function, HigherOrderOperator) and function is not custom_function_call:
         raise _hidden(function, _HIGHER)
     if kind not in (OpOverload, OpOverloadPacket):
@@ -217,6 +220,15 @@ def need_seen(function: Callable[..., Any], types: Iterable[type]) -> None:
             f"torch.ops.{namespace}.{bare} goes past what is run in its place, or refused: call the function of torch "
             "instead"
         )
+
+
+_WRAPPER = wrap_torch_function(lambda: ())(lambda: None).__code__
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What `wrap_torch_function` wrapped, if it made the function: that can be called itself, with a mode on."""
+    found: Callable[..., Any] | None = getattr(function, "__wrapped__", None)
+    return found if getattr(function, "__code__", None) is _WRAPPER else None
 
 
 def _torchs(thing: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpsrm.core.errors import IsolationError
-from dpsrm.gradients.crossing import CROSSING
+from dpsrm.gradients.crossing import CROSSING, wrapped
 from dpsrm.gradients.failures import Watching
 from dpsrm.gradients.recurrent import RECURRENT
 
@@ -111,4 +112,18 @@ class Rewriting(Watching):
                 result = REWRITES[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        return func(*args, **kwargs)
+        with self if (own := wrapped(func)) else nullcontext():
+            return (own or func)(*args, **kwargs)
+
+
+def within(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the user's that torch wrapped, seen inside; any other as it is."""
+    own = wrapped(function)
+    if own is None:
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with Rewriting():
+            return own(*args, **kwargs)
+
+    return run

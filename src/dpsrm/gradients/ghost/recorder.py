@@ -10,20 +10,21 @@ a gradient for it: a leak.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from dpsrm.gradients.crossing import wrapped
 from dpsrm.gradients.failures import Watching
 from dpsrm.gradients.ghost.calls import Call, Copied, Key
-from dpsrm.gradients.ghost.derived import RANDOM, Derived
+from dpsrm.gradients.ghost.derived import RANDOM, Derived, values_of
 from dpsrm.gradients.ghost.kept import Kept, Shown
 from dpsrm.gradients.ghost.rules import RULES
 from dpsrm.gradients.ghost.tap import NestedError, depend, show, spread
 from dpsrm.gradients.ghost.together import TOGETHER, WITH_BIAS, faster
-from dpsrm.gradients.rewrites import REWRITES
+from dpsrm.gradients.rewrites import REWRITES, within
 
 AnyCall = Call | Copied
 Named = Mapping[str, Tensor]
@@ -60,8 +61,11 @@ class Recorder(Watching):
 
     def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run `func`: as it is, unless it uses a parameter or something else runs in its place."""
+        if func not in RULES and (own := wrapped(func)):
+            with self:
+                return own(*args, **kwargs)
         if not kwargs and func not in _SPECIAL and not self._uses(args):
-            return func(*args)
+            return within(func)(*args)
         return self._run(func, args, kwargs)
 
     def _uses(self, values: Sequence[Any]) -> bool:
@@ -86,9 +90,10 @@ class Recorder(Watching):
             raise NestedError("a module that differentiates inside, or looks at the graph")
         if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
             same = len(args) > 1 and id(args[1]) in self._frozen
-            return (func if self.example is None else faster(func, kwargs, same=same))(*args, **kwargs)
+            plain = within(func)
+            return (plain if self.example is None else faster(plain, kwargs, same=same))(*args, **kwargs)
         result = self._record(func, args, kwargs) if func in RULES else NotImplemented
-        return self._use(func, args, kwargs) if result is NotImplemented else result
+        return self._use(within(func), args, kwargs) if result is NotImplemented else result
 
     def _record(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run a call that has a rule, and show its output to a `Call`; NotImplemented if the rule does not fit."""
@@ -107,7 +112,9 @@ class Recorder(Watching):
         arguments = {a: swap.get(id(v), v) for a, v in arguments.items()}
         call = Call(key=key, rule=rule, arguments=arguments, names=names, data=data, seed=self.seed)
 
-        def run(value: Tensor, function: Callable[..., Tensor] = func) -> Tensor:
+        plain = within(func)
+
+        def run(value: Tensor, function: Callable[..., Tensor] = plain) -> Tensor:
             if call.run is not None and rule.instead is not None:
                 return rule.instead(**{**arguments, data: value})
             given = {**swap, id(x): value}
@@ -117,7 +124,7 @@ class Recorder(Watching):
         if self.example is not None and self.kept.takes(key):
             swap.update({at: rule.laid_out(self.kept.asking[at], arguments) for at in swap if at in self.kept.asking})
             self.calls.append(call)
-            return self.kept.add(call, x, run(x, faster(func, kwargs, same="weight" in names)))
+            return self.kept.add(call, x, run(x, faster(plain, kwargs, same="weight" in names)))
         alike = all(v is x or a in names for a, v in arguments.items() if isinstance(v, Tensor))
         call.run = run if rule.leading and alike and self.batch is None else None
         shown = self._shown(call, run, x)
@@ -153,7 +160,7 @@ class Recorder(Watching):
         """Run a function of parameters that no rule fits."""
         if self.example is None:
             return func(*args, **kwargs)
-        others = [v for v in _values(args, kwargs) if isinstance(v, Tensor) and id(v) not in self.names]
+        others = [v for v in values_of(args, kwargs) if isinstance(v, Tensor) and id(v) not in self.names]
         if func not in RANDOM and not (others and any(depend(self.example, *others))):
             return self._made(func, func(*args, **kwargs))
         given = (self._swapped(value) for value in args)
@@ -185,12 +192,3 @@ class Recorder(Watching):
         """The next call's key."""
         count = self._count[rule, names] = self._count.get((rule, names), -1) + 1
         return rule, names, count
-
-
-def _values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """A call's arguments, and what lists of them hold."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, (tuple, list)):
-            yield from value
-        else:
-            yield value
