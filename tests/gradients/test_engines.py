@@ -197,3 +197,16 @@ def test_the_loop_oracle_agrees_with_autograd_by_hand():
 def test_parts_that_bound_nothing_are_refused(bad):
     with pytest.raises(InputError):
         Part(coefficients=(1.0,), **bad)
+
+
+@pytest.mark.parametrize(
+    ("module", "rule"),
+    [
+        (nn.Linear(4, 1, dtype=torch.complex64), "must be real"),
+        (nn.LazyLinear(1), "must have their shapes"),
+    ],
+)
+def test_parameters_without_numbers_of_their_own_are_refused(module, rule):
+    """The loop engine left out the imaginary part of a gradient."""
+    with pytest.raises(InputError, match=rule):
+        Objective.of(module, lambda outputs, targets: outputs.abs().sum(1))

@@ -8,9 +8,9 @@ Each has a door in torch that it must go through; the doors are guarded while a 
 from __future__ import annotations
 
 import gc
-import threading
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -20,11 +20,13 @@ from torch._functorch import autograd_function
 from torch._functorch.autograd_function import custom_function_call
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from dpsrm.core.errors import IsolationError
+from dpsrm.gradients.doors import Door, Doors
 from dpsrm.gradients.module_state import is_sharded
-from dpsrm.gradients.seen_back import RULE, forget_functions, package, seen
+from dpsrm.gradients.seen_functions import RULE, forget_functions, package, seen
 
 _LOOP = 'or use performance.engine = "loop"'
 SAVED = (
@@ -36,6 +38,10 @@ _MODE = (
     "a TorchDispatchMode sees all examples of a batch at once, so that one record could move what others give; "
     f"leave {{}} out, write it as a TorchFunctionMode (which sees one example), {_LOOP}"
 )
+_OUTER = (
+    "what a TorchFunctionMode calls that was entered before a pass is seen by nobody, and may mix examples: enter {} "
+    f"in forward, {_LOOP}"
+)
 _SUBCLASS = (
     "{} is a tensor with a __torch_dispatch__ of its own, which sees all examples of a batch at once: "
     f"make an ordinary tensor of it, {_LOOP}"
@@ -45,9 +51,10 @@ _SCRIPT = (
     "scripted code (torch.jit) calls operators that nobody here sees, some of which mix examples: give the Python "
     f"function itself, {_LOOP}"
 )
-_lock = threading.Lock()
-_inside = 0
-_originals: dict[tuple[Any, str], Any] = {}
+_UNSEEN = (
+    "inside of torch._C.DisableTorchFunction nobody sees what is called, which may mix examples: take "
+    f"DisableTorchFunctionSubclass, {_LOOP}"
+)
 _Method = Callable[..., Any]
 
 
@@ -75,8 +82,8 @@ def nothing_below() -> Iterator[None]:
 def guarded() -> Iterator[None]:
     """The guards alone, around several passes, which then cost less.
 
-    torch has no list of what was entered and left again, so its classes tell for the time being; this holds for all
-    threads, because backward passes have threads of their own.
+    torch has no list of what was entered and left again, so its classes tell for the time being. Functions that were
+    given to `torch.compile` run as they are: compiled, they would run this package's guards compiled, too.
     """
     try:
         with disable_saved_tensors_hooks(SAVED):
@@ -85,37 +92,15 @@ def guarded() -> Iterator[None]:
         raise IsolationError(SAVED) from error
     for mode in _get_current_dispatch_mode_stack():
         _need_our_mode(mode)
-    _begin()
-    try:
+    for outer in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
+        if package(type(outer)) not in ("torch", "dpsrm"):
+            raise IsolationError(_OUTER.format(type(outer).__name__))
+    compiled = "torch._dynamo.eval_frame" in sys.modules  # importing it takes seconds
+    with _DOORS.guarded(), torch.compiler.set_stance("force_eager") if compiled else nullcontext():
         yield
-    finally:
-        _end()
 
 
-def _begin() -> None:
-    """The first pass that begins puts the guards in place."""
-    global _inside
-    with _lock:
-        _inside += 1
-        if _inside == 1:
-            for kind, name, guard in _doors():
-                _originals[kind, name] = vars(kind)[name]
-                setattr(kind, name, guard)
-
-
-def _end() -> None:
-    """The last pass that ends takes them away."""
-    global _inside
-    with _lock:
-        _inside -= 1
-        if _inside == 0:
-            for (kind, name), original in _originals.items():
-                setattr(kind, name, original)
-            _originals.clear()
-            forget_functions()
-
-
-def _doors() -> Iterator[tuple[Any, str, Any]]:
+def _doors() -> Iterator[Door]:
     """What runs below vmap must pass these methods: class (or torch's file), name, and the guarded method."""
     guarded: list[tuple[type[Any], str, _Method]] = [
         (saved_tensors_hooks, "__enter__", _need_our_hooks),
@@ -129,10 +114,14 @@ def _doors() -> Iterator[tuple[Any, str, Any]]:
         yield kind, name, _after(need, vars(kind)[name])
     call = vars(type(custom_function_call))["__call__"]
     yield type(custom_function_call), "__call__", lambda self, kind, *args, **kw: call(self, seen(kind), *args, **kw)
+    yield torch._C, "DisableTorchFunction", _refuse_unseen
     reduced = autograd_function.reductify_leaf
     yield autograd_function, "reductify_leaf", lambda *args, **kwargs: _own_memory(reduced(*args, **kwargs))
     for kind in _tensor_kinds(Tensor):
         yield kind, "__torch_dispatch__", classmethod(_refuse_tensor)
+
+
+_DOORS = Doors(_doors, forget_functions)
 
 
 def _after(need: _Method, original: _Method) -> _Method:
@@ -171,6 +160,11 @@ def _refuse_script(*_: Any) -> None:
     raise IsolationError(_SCRIPT)
 
 
+def _refuse_unseen(*_: Any) -> None:
+    """So does what is hidden from all function modes."""
+    raise IsolationError(_UNSEEN)
+
+
 def _own_memory(gradient: Tensor | None) -> Tensor | None:
     """A gradient that torch has spread over the examples, with memory for each: a function may write into it."""
     return gradient if gradient is None or 0 not in gradient.stride() else gradient.contiguous()
@@ -192,7 +186,7 @@ def _tensor_kinds(root: type[Tensor]) -> Iterator[type[Tensor]]:
 def _need_no_new_kinds() -> None:
     """Refuse kinds of tensors that were defined during a pass: nobody guarded them."""
     for kind in _tensor_kinds(Tensor):
-        if (kind, "__torch_dispatch__") not in _originals and package(kind) != "torch":
+        if (kind, "__torch_dispatch__") not in _DOORS and package(kind) != "torch":
             raise IsolationError(_NEW.format(f"{kind.__module__}.{kind.__qualname__}"))
 
 

@@ -14,6 +14,7 @@ from dpsrm.core.errors import IsolationError
 from dpsrm.gradients.batch import Batch, example, examples
 from dpsrm.gradients.objective import Objective
 from dpsrm.gradients.query import Query
+from dpsrm.gradients.seen_functions import fresh_back
 
 _EXAMPLES = 3
 _TOLERANCE = 1e-3
@@ -61,7 +62,8 @@ def compare_parts(objective: Objective, query: Query, one: Batch, seen: Seen) ->
     for point_P, loss in zip(query.points, seen.losses, strict=True):
         leaf_P = point_P.detach().clone().requires_grad_()
         alone = objective.alone(leaf_P, one)
-        gradients.append(torch.autograd.grad(alone, leaf_P)[0].double())
+        with fresh_back():
+            gradients.append(torch.autograd.grad(alone, leaf_P)[0].double())
         need_equal(loss, float(alone.detach()), scale=1.0, what="loss")
     for part, norm in zip(query.parts, seen.norms, strict=True):
         pieces = [c * g_P for c, g_P in zip(part.coefficients, gradients, strict=True)]

@@ -7,16 +7,19 @@ a rule lets the user say how memory is walked through, the walk may lead there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._functorch.autograd_function import custom_function_call
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from dpsrm.core.errors import IsolationError, need
 from dpsrm.gradients.fresh import FRESH
+from dpsrm.gradients.overridden import is_torchs, wrapped
 
 _LOOP = 'or use performance.engine = "loop", where every example has memory of its own'
 
@@ -87,7 +90,7 @@ def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor: 
     """
     there = torch.zeros(input.shape[dim], dtype=torch.bool, device=input.device)
     there[index] = True
-    return torch.where(there, src.unsqueeze(-1), input.movedim(dim, -1)).movedim(-1, dim)
+    return torch.where(there, src.to(input.dtype).unsqueeze(-1), input.movedim(dim, -1)).movedim(-1, dim)
 
 
 def words(tensor: Tensor, *_: Any, **__: Any) -> Any:
@@ -116,7 +119,7 @@ strided = _refused(
     "take unfold, narrow, view, diagonal or flip",
 )
 _resize = _refused(
-    "resize_",
+    "resize_ (or set_)",
     "takes the numbers as they lie in memory, where those of other examples follow",
     "take narrow, reshape, F.pad or a new tensor",
 )
@@ -147,7 +150,7 @@ def _of_example(tensor: Tensor) -> bool:
     return False
 
 
-_RESIZED = (Tensor.resize_, Tensor.resize_as_, torch.resize_as_, Tensor.resize, Tensor.resize_as)
+_RESIZED = (Tensor.set_, Tensor.resize_, Tensor.resize_as_, torch.resize_as_, Tensor.resize, Tensor.resize_as)
 _QUANTIZED = (
     *(torch.quantize_per_tensor, torch.quantize_per_tensor_dynamic, torch.quantize_per_channel),
     torch.empty_quantized,
@@ -178,9 +181,37 @@ _UNSEEN = frozenset((*_SAMPLERS, *(function.__name__.removesuffix("_") for funct
 """The same by the names of operators, without the _ of those that write in place."""
 
 
-def need_seen(function: Callable[..., Any]) -> None:
-    """Refuse operators of `torch.ops` in whose place something else runs: they go past it."""
-    if type(function) not in (OpOverload, OpOverloadPacket):
+_COMPILED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
+_HIDDEN = f"{{}} {{}}, and what it calls inside is then seen by nobody: {{}}, {_LOOP}"
+_OVERRIDDEN = (
+    "asks torch whether somebody overrides it (torch.overrides)",
+    "call the function without handle_torch_function",
+)
+_OVERRIDES = "overrides torch's functions (__torch_function__)", "make an ordinary tensor of it"
+_HIGHER = "runs functions that it is given where torch sees none", "call these themselves (torch.where for torch.cond)"
+
+
+def need_seen(function: Callable[..., Any], types: Iterable[type]) -> None:
+    """Refuse what goes past the functions that are rewritten or refused: some operators of `torch.ops`, torch's
+    functions of functions, and code of others that overrides functions, or asks torch whether somebody does. What
+    those call inside, nobody would see.
+
+    Args:
+        types: the kinds of the arguments that override functions.
+    """
+    for foreign in types:
+        if not is_torchs(foreign):
+            raise _hidden(foreign, _OVERRIDES)
+    kind = type(function)
+    if kind in _COMPILED:
+        return
+    if not is_torchs(function):
+        if wrapped(function) is None:
+            raise _hidden(function, _OVERRIDDEN)
+        return
+    if isinstance(function, HigherOrderOperator) and function is not custom_function_call:
+        raise _hidden(function, _HIGHER)
+    if kind not in (OpOverload, OpOverloadPacket):
         return
     namespace, _, name = str(function).partition(".")
     bare = name.partition(".")[0]
@@ -189,3 +220,9 @@ def need_seen(function: Callable[..., Any]) -> None:
             f"torch.ops.{namespace}.{bare} goes past what is run in its place, or refused: call the function of torch "
             "instead"
         )
+
+
+def _hidden(thing: Any, why: tuple[str, str]) -> IsolationError:
+    """The refusal of what hides what it calls."""
+    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", type(thing).__qualname__)
+    return IsolationError(_HIDDEN.format(f"{thing.__module__}.{name}", *why))

@@ -7,13 +7,19 @@ that reads a place before it writes it, which is an error that shows nowhere, wo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from numbers import Integral
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dpsrm.gradients.overridden import body_of
+from dpsrm.gradients.overridden import wrapped
+
+Runs = dict[Callable[..., Any], Callable[..., Any]]
+"""What runs instead of a function; NotImplemented if only the function itself can."""
 
 
 def _zeros(*size: Any, **given: Any) -> Tensor:
@@ -35,13 +41,32 @@ def _new_zeros_laid_out(like: Tensor, size: Any, _stride: Any, **given: Any) -> 
 
 def _new(like: Tensor, *given: Any, **others: Any) -> Any:
     """`Tensor.new`, the old way to ask for a size; NotImplemented where it is given numbers."""
-    sizes = given[0] if len(given) == 1 and isinstance(given[0], torch.Size) else given
-    if others or not all(isinstance(size, int) for size in sizes):
+    if len(given) == 1 and not isinstance(given[0], (torch.Size, Integral)):
         return NotImplemented
-    return like.new_zeros(sizes or (0,))
+    size = given[0] if len(given) == 1 else given or (0,)
+    return like.new_zeros(others.pop("size", size), **others)
 
 
-FRESH: dict[Callable[..., Any], Callable[..., Any]] = {
+def triplets(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    distance_function: Callable[..., Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Any:
+    """`F.triplet_margin_with_distance_loss`, which would run the user's distance with all function modes off."""
+    if distance_function is None:
+        return NotImplemented
+    to, fro = distance_function(anchor, positive), distance_function(anchor, negative)
+    fro = torch.minimum(fro, distance_function(positive, negative)) if swap else fro
+    losses = torch.clamp_min(margin + to - fro, 0)
+    return losses if reduction == "none" else getattr(losses, reduction)()
+
+
+FRESH: Runs = {
     torch.empty: _zeros,
     torch.empty_like: torch.zeros_like,
     torch.empty_strided: _zeros_laid_out,
@@ -49,8 +74,29 @@ FRESH: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.new_empty: Tensor.new_zeros,
     Tensor.new_empty_strided: _new_zeros_laid_out,
     Tensor.new: _new,
+    F.triplet_margin_with_distance_loss: triplets,
 }
-"""What runs instead."""
+"""What runs instead, in every engine."""
+
+
+def _resized(change: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`Tensor.resize_` and `Tensor.resize_as_` with zeros in the places that are new."""
+
+    def run(tensor: Tensor, *size: Any, **form: Any) -> Tensor:
+        held = tensor.untyped_storage().nbytes()
+        found = change(tensor, *size, **form)
+        memory = torch.empty(0, dtype=torch.uint8, device=found.device).set_(found.untyped_storage())
+        memory[held:] = 0
+        return found
+
+    return run
+
+
+_GROWN: Runs = {
+    Tensor.resize_: _resized(Tensor.resize_),
+    **dict.fromkeys((Tensor.resize_as_, torch.resize_as_), _resized(Tensor.resize_as_)),
+}
+"""And where an example has memory of its own."""
 
 
 class Fresh(TorchFunctionMode):
@@ -59,10 +105,11 @@ class Fresh(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run `func`, or what gives zeros; of a function of others all that it calls."""
-        body = body_of(func)
-        if body is not None:
+        """Run `func`, or what gives zeros."""
+        if func in FRESH:
             with self:
-                return body(*args, **(kwargs or {}))
-        result = FRESH[func](*args, **(kwargs or {})) if func in FRESH else NotImplemented
-        return func(*args, **(kwargs or {})) if result is NotImplemented else result
+                result = FRESH[func](*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        with self if (own := wrapped(func)) else nullcontext():
+            return (own or _GROWN.get(func, func))(*args, **(kwargs or {}))

@@ -16,6 +16,7 @@ from dpsrm.gradients.batch import Batch, as_batch, dense, each_example, examples
 from dpsrm.gradients.objective import Objective
 from dpsrm.gradients.places import Draws
 from dpsrm.gradients.query import MARGIN, STABILITY, ClipRule, Excess, Query, need_few, refuse_excess
+from dpsrm.gradients.seen_functions import fresh_back
 from dpsrm.gradients.torch_state import rng_states, set_rng_states
 
 
@@ -83,7 +84,8 @@ class LoopEngine:
         with self.objective.explained(point_P, as_batch(one)):
             loss = self.objective.alone(leaf_P, one)
             own = self.objective.own
-            g_P, *others = torch.autograd.grad(loss, (leaf_P, *own.trained.values()), allow_unused=True)
+            with fresh_back():
+                g_P, *others = torch.autograd.grad(loss, (leaf_P, *own.trained.values()), allow_unused=True)
             own.refuse_gradients(others)
             need(g_P is not None, "the loss must depend on the trained parameters")
         return g_P.double(), float(loss.detach())

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from dpsrm.core.errors import IsolationError, need
 
@@ -41,6 +42,10 @@ class Layout:
         """The layout of `module`'s parameters with requires_grad; the others are frozen and stay as they are."""
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         need(len(named) > 0, "the module must have a trainable parameter", module=type(module).__name__)
+        lazy = [name for name, p in named if is_lazy(p)]
+        need(not lazy, "parameters must have their shapes", parameters=lazy, remedy="run the module on public numbers")
+        parts = [name for name, p in named if p.is_complex()]
+        need(not parts, "trainable parameters must be real", parameters=parts, remedy="use torch.view_as_complex")
         return cls(tuple(name for name, _ in named), tuple(p.shape for _, p in named))
 
     @property

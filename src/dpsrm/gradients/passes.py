@@ -10,6 +10,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrize
 
 from dpsrm.core.errors import need
 from dpsrm.core.tree import Bundles, leaves, mapped, refilled
@@ -54,7 +55,8 @@ class Supervised:
 def _holding(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
     """Inside, the module holds these parameters and buffers; tied ones, of which one is named, stay tied.
 
-    What `torch.func.functional_call` does too, in a third of the time.
+    What `torch.func.functional_call` does too, in a third of the time. Parametrised tensors that `parametrize.cached()`
+    keeps, under the numbers by which Python knows modules, are those of other values and other twins: none is used.
     """
     before: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
     found: dict[int, Tensor] = {}
@@ -65,11 +67,14 @@ def _holding(module: nn.Module, values: dict[str, Tensor]) -> Iterator[None]:
                 if own is not None and value is not None:
                     before.append((members, name, own))
                     found[id(own)] = value
+    caching = parametrize._cache_enabled, parametrize._cache
+    parametrize._cache_enabled, parametrize._cache = 0, {}
     try:
         for members, name, own in before:
             members[name] = found[id(own)]
         yield
     finally:
+        parametrize._cache_enabled, parametrize._cache = caching
         for members, name, own in before:
             members[name] = own
 

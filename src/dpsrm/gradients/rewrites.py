@@ -6,17 +6,18 @@ Each has the signature of the function it stands for, or returns NotImplemented 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from dpsrm.core.errors import IsolationError
-from dpsrm.gradients.crossing import CROSSING, need_seen
-from dpsrm.gradients.overridden import body_of
+from dpsrm.gradients.crossing import CROSSING
+from dpsrm.gradients.failures import Watching
+from dpsrm.gradients.overridden import wrapped
 from dpsrm.gradients.recurrent import RECURRENT
 
 _ATTENTION = (
@@ -102,27 +103,28 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
 """What runs instead of a function."""
 
 
-class Rewriting(TorchFunctionMode):
+class Rewriting(Watching):
     """Runs the rewrites in the place of the functions they stand for, some of which vmap does not know."""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        """Run `func`, or its rewrite; of a function of others all that it calls."""
-        body = body_of(func)
-        if body is not None:
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run `func`, or its rewrite, which may call the user's functions."""
+        if func in REWRITES:
             with self:
-                return body(*args, **(kwargs or {}))
-        need_seen(func)
-        result = REWRITES[func](*args, **(kwargs or {})) if func in REWRITES else NotImplemented
-        return func(*args, **(kwargs or {})) if result is NotImplemented else result
+                result = REWRITES[func](*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        with self if (own := wrapped(func)) else nullcontext():
+            return (own or func)(*args, **kwargs)
 
 
-def rewriting(body: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs the body of a function of others with rewrites and refusals inside."""
+def within(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the user's that torch wrapped, seen inside; any other as it is."""
+    own = wrapped(function)
+    if own is None:
+        return function
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with Rewriting():
-            return body(*args, **kwargs)
+            return own(*args, **kwargs)
 
     return run

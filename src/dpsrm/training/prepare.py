@@ -46,7 +46,7 @@ from dpsrm.gradients import (
 )
 from dpsrm.gradients.batch import on_device
 from dpsrm.gradients.below import foreign_rules, refuse_subclasses
-from dpsrm.gradients.seen_back import RULE
+from dpsrm.gradients.seen_functions import RULE
 from dpsrm.gradients.shards import Shards
 from dpsrm.gradients.torch_state import generators_kept
 from dpsrm.methods import (

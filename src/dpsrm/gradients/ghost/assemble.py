@@ -72,7 +72,7 @@ def add_blocks(
 def _block(points: list[list[Term]], mixture: Mixture, *, steady: bool) -> Block:
     """The block of one parameter, from its terms at each point."""
     merged = [_merged(terms) for terms in points]
-    if all(isinstance(term, Lookup) for term in merged) and _same_words(merged):
+    if all(isinstance(term, Lookup) for term in merged):
         return LookupBlock([t for t in merged if isinstance(t, Lookup)])
     if all(isinstance(term, (Outer, Windows)) for term in merged) and _factored(merged[0], len(points)):
         outers = [t.outer() if isinstance(t, Windows) else t for t in merged if isinstance(t, (Outer, Windows))]
@@ -109,16 +109,10 @@ def _tied(points: list[list[Term]]) -> tuple[list[Lookup], list[Outer]] | None:
     lookups = [_merged([t for t in terms if isinstance(t, Lookup)]) for terms in points]
     outers = [_merged([t for t in terms if isinstance(t, Outer)]) for terms in points]
     both = all(isinstance(t, (Lookup, Outer)) for terms in points for t in terms)
-    if not both or not _same_words(lookups):
+    if not both:
         return None
     found = [t for t in lookups if isinstance(t, Lookup)], [t for t in outers if isinstance(t, Outer)]
     return found if len(found[0]) == len(found[1]) == len(points) else None
-
-
-def _same_words(points: Sequence[Term | None]) -> bool:
-    """Whether every point looked up the same words."""
-    ids = [term.ids_BT for term in points if isinstance(term, Lookup)]
-    return all(torch.equal(other, ids[0]) for other in ids)
 
 
 def _factored(term: Term | None, points: int) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpsrm.gradients.ghost.mixture import Atom, Combination
 from dpsrm.gradients.ghost.rounding import at_once
-from dpsrm.gradients.ghost.terms import Lookup, Order
+from dpsrm.gradients.ghost.terms import Lookup, Order, same
 from dpsrm.gradients.ghost.written import WrittenRows
 
 _ZERO = torch.zeros((), dtype=torch.float64)
@@ -110,19 +110,29 @@ class RowsBlock:
 
 
 class LookupBlock:
-    """The embedding rows each example looked up, one row per (example, word) pair."""
+    """The embedding rows each example looked up, one row per (example, word) pair.
+
+    What words an example looks up may depend on the point. Its pairs are then those of all points: another form for
+    such batches would let the one example whose words differ decide how all others are rounded and clipped.
+    """
 
     def __init__(self, points: Sequence[Lookup]) -> None:
         """Add up the gradients of a word that an example holds several times."""
-        ids_BT, self.size = points[0].ids_BT, points[0].size
-        self.examples = len(ids_BT)
-        base_B1 = torch.arange(self.examples, device=ids_BT.device)[:, None] * self.size
-        pairs_U, which = torch.unique(ids_BT + base_B1, return_inverse=True)
+        self.size = points[0].size
+        ids = [point.ids_BT for point in points]
+        self.looked_up = ids[:1] if all(same(ids[0], other) for other in ids) else ids
+        self._widths = [ids_BT.shape[1] for ids_BT in self.looked_up]
+        ids_BS = torch.cat(self.looked_up, 1)
+        self.examples = len(ids_BS)
+        base_B1 = torch.arange(self.examples, device=ids_BS.device)[:, None] * self.size
+        pairs_U, which_BS = torch.unique(ids_BS + base_B1, return_inverse=True)
         self.owner_U, self.word_U = pairs_U // self.size, pairs_U % self.size
-        self._placed, self._which = ids_BT.shape, which.flatten()
+        self._which = which_BS
         self.shape = self.examples, self.size * points[0].g_BTO.shape[2]
         self.most_spread = math.inf
-        self.rows = RowsBlock([self._pooled(point.g_BTO.flatten(0, 1), which.flatten()) for point in points])
+        each = torch.split(which_BS, self._widths, 1) * (len(points) // len(self._widths))
+        rows = [self._pooled(p.g_BTO.flatten(0, 1), which.flatten()) for p, which in zip(points, each, strict=True)]
+        self.rows = RowsBlock(rows)
 
     def _pooled(self, g_NO: Tensor, which_N: Tensor) -> Tensor:
         """One row per pair."""
@@ -137,13 +147,15 @@ class LookupBlock:
         """The squared norms of the examples `rows`, from float64 products."""
         return self.measure(part).square_B[rows]
 
-    def placed(self, part: Combination) -> Tensor:
-        """A combination's rows, (B, T, O) in float64: a word's at its first place in the example, elsewhere zeros."""
-        places = torch.arange(len(self._which), device=self._which.device)
-        first_U = torch.full_like(self.owner_U, len(places)).scatter_reduce_(0, self._which, places, "amin")
+    def placed(self, part: Combination) -> list[Tensor]:
+        """A combination's rows, (B, T, O) in float64 for each of `looked_up`: a word's are at its first place in the
+        example, elsewhere are zeros."""
+        which_N = self._which.flatten()
+        places = torch.arange(len(which_N), device=which_N.device)
+        first_U = torch.full_like(self.owner_U, len(places)).scatter_reduce_(0, which_N, places, "amin")
         rows_UO = self.rows.rows.mixed(part)
         flat_NO = rows_UO.new_zeros(len(places), rows_UO.shape[1]).index_copy_(0, first_U, rows_UO)
-        return flat_NO.view(*self._placed, -1)
+        return [x.contiguous() for x in torch.split(flat_NO.view(*self._which.shape, -1), self._widths, 1)]
 
     def _by_example(self, square_U: Tensor) -> Tensor:
         """Summed over each example's words."""

@@ -23,6 +23,15 @@ _WRITTEN = (
     "what an example makes of the parameter {} must not be changed in place: the examples share its memory; make a new "
     'tensor (masked_fill instead of masked_fill_), or use performance.engine = "loop"'
 )
+_UNEQUAL = (
+    "what the layer of {} is given is mostly the same at two points, but not for these parameters and examples: a step "
+    'of a function (round, sign, argmax) makes it so; use performance.engine = "functional", or "loop"'
+)
+
+
+def _equal(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; what is no number is like another."""
+    return torch.equal(x, y) or bool(((x == y) | ((x != x) & (y != y))).all())
 
 
 @dataclass
@@ -59,9 +68,18 @@ class Call(Tapped):
         self.x, self.version, self.rooted, self.shape = x.detach(), x._version, not x.requires_grad, output.shape
         self.place = get_gradient_edge(output) if output.requires_grad else None
 
-    def share(self, first: Call) -> None:
-        """Use the first point's input if this one does not depend on the parameters, and is equal."""
-        if self.rooted and self.x is not None and first.x is not None and torch.equal(self.x, first.x):
+    def share(self, first: Call, *, surely: bool) -> None:
+        """Use the first point's input if this one does not depend on the parameters, and is equal.
+
+        Args:
+            surely: it must be; for what one example's numbers decide would change how all others are computed.
+        """
+        if not self.rooted or self.x is None or first.x is None:
+            return
+        equal = _equal(self.x, first.x)
+        if surely and not equal:
+            raise IsolationError(_UNEQUAL.format(", ".join(self.key[1])))
+        if equal:
             self._need_unchanged()
             self.x, self.version = first.x, first.version
 
@@ -117,9 +135,7 @@ class Copied(Tapped):
         """Refuse a copy that an example wrote into, by whatever way: all others would have read it."""
         if self.held is None or self.before is None:
             return
-        now, then = self.held[:1], self.before
-        same = bool(((now == then) | ((now != now) & (then != then))).all())
-        if not same or self.held._version != self.version:
+        if not _equal(self.held[:1], self.before) or self.held._version != self.version:
             raise IsolationError(_WRITTEN.format(self.key[1][0]))
         self.held = self.before = None
 

@@ -6,7 +6,7 @@ it holds no example, so each example's gradient goes back through it to the para
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,3 +84,12 @@ def _pull(outputs: list[Tensor], inputs: list[Tensor], rows: list[Tensor]) -> An
     return torch.autograd.grad(
         outputs, inputs, grad_outputs=rows, is_grads_batched=True, retain_graph=True, allow_unused=True
     )
+
+
+def values_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """A call's arguments, and what lists of them hold."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (tuple, list)):
+            yield from value
+        else:
+            yield value

@@ -154,7 +154,7 @@ class GhostEngine:
         """What is known about the module for examples of this kind; says once what is left to `torch.func`."""
         found = self._looks.get(alike := kind(batch))
         if found is None:
-            found = look(self.objective, query.points[0], as_batch(example(batch, 0)))
+            found = look(self.objective, query.points, as_batch(example(batch, 0)))
             found = replace(found, shown=None) if self._show_all else found
             if found.reason and not any(other.reason for other in self._looks.values()):
                 self._notice(f"torch.func computes every gradient, more slowly, because of {found.reason}")
@@ -187,8 +187,9 @@ class GhostEngine:
         for point_P in query.points:
             set_rng_states(state)
             first = recordings[0] if recordings else None
-            shown = self._look(query, batch).shown
-            recordings.append(record(self.objective, point_P, batch, steady=steady, first=first, shown=shown))
+            shown, shared = self._look(query, batch).once
+            found = record(self.objective, point_P, batch, steady=steady, first=first, shown=shown, shared=shared)
+            recordings.append(found)
         return recordings
 
     def _compare(self, query: Query, batch: Batch, losses: Sequence[Tensor], measures: Sequence[Measure]) -> None:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
 from dpsrm.core.errors import DpsrmError, IsolationError, need
 from dpsrm.gradients.batch import Batch
+from dpsrm.gradients.ghost.calls import Key
 from dpsrm.gradients.ghost.kept import NotKeptError, Shown
 from dpsrm.gradients.ghost.recording import Recording, record
 from dpsrm.gradients.ghost.terms import Rows
 from dpsrm.gradients.objective import Objective, Way
+from dpsrm.gradients.places import probes
 from dpsrm.gradients.torch_state import rng_states, set_rng_states
 
 
@@ -24,7 +27,8 @@ from dpsrm.gradients.torch_state import rng_states, set_rng_states
 class Look:
     """Whether the module can be recorded; `reason` says why not, and is empty if it can.
 
-    `shown` are the calls that must be shown while they run (see kept.py); None: all.
+    `shown` are the calls that must be shown while they run (see kept.py); None: all. `shared` are those whose input is
+    the same at all points.
     `numbers` is how many numbers one recorded example keeps alive at one point, `rows` how many its written-out
     gradients have: of what is derived from parameters, copied for each example, or summed over positions.
     """
@@ -33,6 +37,12 @@ class Look:
     numbers: int = 0
     rows: int = 0
     shown: Shown = None
+    shared: frozenset[Key] = frozenset()
+
+    @property
+    def once(self) -> tuple[Shown, frozenset[Key]]:
+        """What is decided once for all passes."""
+        return self.shown, self.shared
 
 
 def need_recordable(module: nn.Module) -> None:
@@ -56,11 +66,11 @@ def need_recordable(module: nn.Module) -> None:
         )
 
 
-def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
+def look(objective: Objective, points: Sequence[Tensor], one: Batch) -> Look:
     """Record one example and see what leaks."""
     state = rng_states()
     try:
-        first, shown = _first(objective, point_P, one)
+        first, shown = _first(objective, points[0], one)
         if first.leaks:
             need_rules(objective, first.leaks)
             return Look(f"no rule for the use of {', '.join(first.leaks)}")
@@ -78,7 +88,33 @@ def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
     finally:
         set_rng_states(state)
     written = [found for found in terms.values() if any(isinstance(term, Rows) for term in found)]
-    return Look(numbers=first.numbers, rows=sum(found[0].rows().shape[1] for found in written), shown=shown)
+    rows = sum(found[0].rows().shape[1] for found in written)
+    shared = _shared(objective, points[0], one, shown) if len(points) > 1 else frozenset()
+    return Look(numbers=first.numbers, rows=rows, shown=shown, shared=shared)
+
+
+def _shared(objective: Objective, like_P: Tensor, one: Batch, shown: Shown) -> frozenset[Key]:
+    """The calls whose input is the same at two points, with numbers that are nobody's.
+
+    What a module computes may be the same by chance, if it rounds. Were that seen for each batch, one example would
+    decide by which products the gradients of all others are computed, to the last bit.
+    """
+    state, draw = rng_states(), torch.Generator("cpu").manual_seed(0)
+    first: Recording | None = None
+    found: frozenset[Key] = frozenset()
+    try:
+        ((_, made),) = islice(probes((), one), 1)
+        for _ in range(2):
+            set_rng_states(state)
+            point_P = torch.randn(len(like_P), generator=draw, dtype=like_P.dtype, device="cpu").mul_(0.3)
+            second = record(objective, point_P.to(like_P.device), made, first=first, shown=shown)
+            found = frozenset() if first is None else second.like(first)
+            first = second
+    except Exception:  # numbers that are nobody's may not suit the module
+        return frozenset()
+    finally:
+        set_rng_states(state)
+    return found
 
 
 def _first(objective: Objective, point_P: Tensor, one: Batch) -> tuple[Recording, Shown]:

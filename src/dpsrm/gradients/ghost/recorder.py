@@ -10,22 +10,21 @@ a gradient for it: a leak.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from dpsrm.gradients.crossing import need_seen
+from dpsrm.gradients.failures import Watching
 from dpsrm.gradients.ghost.calls import Call, Copied, Key
-from dpsrm.gradients.ghost.derived import RANDOM, Derived
+from dpsrm.gradients.ghost.derived import RANDOM, Derived, values_of
 from dpsrm.gradients.ghost.kept import Kept, Shown
 from dpsrm.gradients.ghost.rules import RULES
 from dpsrm.gradients.ghost.tap import NestedError, depend, show, spread
 from dpsrm.gradients.ghost.together import TOGETHER, WITH_BIAS, faster
-from dpsrm.gradients.overridden import body_of
-from dpsrm.gradients.rewrites import REWRITES, rewriting
+from dpsrm.gradients.overridden import wrapped
+from dpsrm.gradients.rewrites import REWRITES, within
 
 AnyCall = Call | Copied
 Named = Mapping[str, Tensor]
@@ -36,7 +35,7 @@ _GRAPH = cast(Any, torch.Tensor.grad_fn).__get__
 _SPECIAL = frozenset({*TOGETHER, *WITH_BIAS, *REWRITES, *_BACKWARD, _GRAPH})
 
 
-class Recorder(TorchFunctionMode):
+class Recorder(Watching):
     """Sees every function of torch that is called, and records those that use a watched tensor."""
 
     def __init__(self, parameters: Named, frozen: Iterable[Tensor] = (), *, batch: Sizes, shown: Shown = None) -> None:
@@ -60,28 +59,14 @@ class Recorder(TorchFunctionMode):
         self._count: dict[tuple[str, tuple[str, ...]], int] = {}
         self._copies: dict[int, Tensor] = {}
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run `func`: as it is, unless it uses a parameter or something else runs in its place."""
-        body = body_of(func)
-        if body is not None:
-            return self._open(func, body, args, kwargs or {})
-        need_seen(func)
+        if func not in RULES and (own := wrapped(func)):
+            with self:
+                return own(*args, **kwargs)
         if not kwargs and func not in _SPECIAL and not self._uses(args):
-            return func(*args)
-        return self._run(func, args, kwargs or {})
-
-    def _open(
-        self, func: Callable[..., Any], body: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a function of others: recorded by its rule if it has one, or else what it calls one by one."""
-        if func in RULES and torch.is_grad_enabled() and self._uses((*args, *kwargs.values())):
-            result = self._record(func, args, kwargs, runs=rewriting(body))
-            if result is not NotImplemented:
-                return result
-        with self:
-            return body(*args, **kwargs)
+            return within(func)(*args)
+        return self._run(func, args, kwargs)
 
     def _uses(self, values: Sequence[Any]) -> bool:
         """Whether a value is watched, or a list of values of which one is."""
@@ -105,13 +90,12 @@ class Recorder(TorchFunctionMode):
             raise NestedError("a module that differentiates inside, or looks at the graph")
         if not torch.is_grad_enabled() or not self._uses((*args, *kwargs.values())):
             same = len(args) > 1 and id(args[1]) in self._frozen
-            return (func if self.example is None else faster(func, kwargs, same=same))(*args, **kwargs)
-        result = self._record(func, args, kwargs, runs=func) if func in RULES else NotImplemented
-        return self._use(func, args, kwargs) if result is NotImplemented else result
+            plain = within(func)
+            return (plain if self.example is None else faster(plain, kwargs, same=same))(*args, **kwargs)
+        result = self._record(func, args, kwargs) if func in RULES else NotImplemented
+        return self._use(within(func), args, kwargs) if result is NotImplemented else result
 
-    def _record(
-        self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, runs: Callable[..., Any]
-    ) -> Any:
+    def _record(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run a call that has a rule, and show its output to a `Call`; NotImplemented if the rule does not fit."""
         rule = RULES[func]
         arguments = rule.bind(args, kwargs)
@@ -128,7 +112,9 @@ class Recorder(TorchFunctionMode):
         arguments = {a: swap.get(id(v), v) for a, v in arguments.items()}
         call = Call(key=key, rule=rule, arguments=arguments, names=names, data=data, seed=self.seed)
 
-        def run(value: Tensor, function: Callable[..., Tensor] = runs) -> Tensor:
+        plain = within(func)
+
+        def run(value: Tensor, function: Callable[..., Tensor] = plain) -> Tensor:
             if call.run is not None and rule.instead is not None:
                 return rule.instead(**{**arguments, data: value})
             given = {**swap, id(x): value}
@@ -138,7 +124,7 @@ class Recorder(TorchFunctionMode):
         if self.example is not None and self.kept.takes(key):
             swap.update({at: rule.laid_out(self.kept.asking[at], arguments) for at in swap if at in self.kept.asking})
             self.calls.append(call)
-            return self.kept.add(call, x, run(x, faster(runs, kwargs, same="weight" in names)))
+            return self.kept.add(call, x, run(x, faster(plain, kwargs, same="weight" in names)))
         alike = all(v is x or a in names for a, v in arguments.items() if isinstance(v, Tensor))
         call.run = run if rule.leading and alike and self.batch is None else None
         shown = self._shown(call, run, x)
@@ -174,7 +160,7 @@ class Recorder(TorchFunctionMode):
         """Run a function of parameters that no rule fits."""
         if self.example is None:
             return func(*args, **kwargs)
-        others = [v for v in _values(args, kwargs) if isinstance(v, Tensor) and id(v) not in self.names]
+        others = [v for v in values_of(args, kwargs) if isinstance(v, Tensor) and id(v) not in self.names]
         if func not in RANDOM and not (others and any(depend(self.example, *others))):
             return self._made(func, func(*args, **kwargs))
         given = (self._swapped(value) for value in args)
@@ -206,12 +192,3 @@ class Recorder(TorchFunctionMode):
         """The next call's key."""
         count = self._count[rule, names] = self._count.get((rule, names), -1) + 1
         return rule, names, count
-
-
-def _values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """A call's arguments, and what lists of them hold."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, (tuple, list)):
-            yield from value
-        else:
-            yield value

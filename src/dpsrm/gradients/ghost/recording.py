@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from dpsrm.core.tree import Bundles, leaves
 from dpsrm.gradients.back import gradients_at
 from dpsrm.gradients.batch import Batch, examples
-from dpsrm.gradients.ghost.calls import Call, Copied
+from dpsrm.gradients.ghost.calls import Call, Copied, Key
 from dpsrm.gradients.ghost.derived import Derived
 from dpsrm.gradients.ghost.kept import Shown
 from dpsrm.gradients.ghost.recorder import AnyCall, Recorder
@@ -20,7 +21,11 @@ from dpsrm.gradients.ghost.terms import Rows, Term
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.own import Own
 from dpsrm.gradients.passes import Pass, for_each
+from dpsrm.gradients.seen_functions import fresh_back
 from dpsrm.gradients.torch_state import copied
+
+Shared = frozenset[Key] | None
+"""The calls whose inputs are the same at all points; None: those of which that happens to be so."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,11 @@ class Recording:
         numbers = sum({at: inputs for at, inputs, _ in held}.values()) + sum(gradients for *_, gradients in held)
         return (numbers + copies) // max(1, len(self.losses_B))
 
+    def like(self, first: Recording) -> frozenset[Key]:
+        """The calls whose inputs are kept once for both."""
+        mine, others = ({c.key: c.x for c in each.calls if isinstance(c, Call)} for each in (self, first))
+        return frozenset(key for key, x in mine.items() if x is not None and x is others.get(key))
+
     @property
     def tensors(self) -> list[Tensor]:
         """Losses, and what the calls recorded, each with a row per example."""
@@ -63,12 +73,14 @@ def record(
     steady: bool = True,
     first: Recording | None = None,
     shown: Shown = None,
+    shared: Shared = None,
 ) -> Recording:
     """One pass at `point_P` over a batch of one example or more, forward and backward through Σ losses.
 
     Args:
         steady: as in `for_each`.
         first: what another point recorded: inputs that are the same there are kept once.
+        shared: the calls whose inputs are.
         shown: the calls that must be shown while they run; if others must too, that is a `NotKeptError`.
     """
     with torch.enable_grad(), objective.explained(point_P, batch):
@@ -81,7 +93,7 @@ def record(
         leaks = _backward(recorder, losses_B, objective.own) if losses_B.requires_grad else ()
     if not leaks:
         recorder.kept.check()
-        _settle(recorder, first, len(losses_B))
+        _settle(recorder, first, len(losses_B), shared)
     return Recording(tuple(recorder.calls), losses_B.detach(), leaks, recorder.derived)
 
 
@@ -94,14 +106,14 @@ def _terms(calls: Iterable[AnyCall]) -> dict[str, list[Term]]:
     return found
 
 
-def _settle(recorder: Recorder, first: Recording | None, examples: int) -> None:
+def _settle(recorder: Recorder, first: Recording | None, examples: int, shared: Shared) -> None:
     """Find every call's terms; the pass's copy of the parameters is let go, unless much was derived from them."""
     others = {call.key: call for call in first.calls} if first is not None else {}
     for call in recorder.calls:
         other = others.get(call.key)
         if isinstance(call, Call):
-            if isinstance(other, Call):
-                call.share(other)
+            if isinstance(other, Call) and (shared is None or call.key in shared):
+                call.share(other, surely=shared is not None)
             call.settle()
         else:
             call.need_unchanged()
@@ -136,7 +148,8 @@ def _backward(recorder: Recorder, losses_B: Tensor, own: Own) -> tuple[str, ...]
     tapped = [call for call in recorder.calls if call.place is not None]
     parameters = recorder.derived.parameters
     places = [*(call.place for call in tapped), *parameters.values(), *own.trained.values()]
-    found = gradients_at(losses_B, places)
+    with nullcontext() if recorder.batch is None else fresh_back():
+        found = gradients_at(losses_B, places)
     for call, gradient in zip(tapped, found, strict=False):
         call.place, call.grad = None, gradient
     rest = found[len(tapped) :]

@@ -24,11 +24,10 @@ class TiedBlock:
     def __init__(
         self, lookups: Sequence[Lookup], outers: Sequence[Outer], atoms: Sequence[Atom], *, steady: bool = True
     ) -> None:
-        """Keep both; the same words were looked up at every point."""
+        """Keep both."""
         self.words = LookupBlock(lookups)
         self.out = OuterBlock(outers, atoms, steady=steady)
         self.shape = self.out.shape
-        self.ids_BS = lookups[0].ids_BT
         self.most_spread = self.out.most_spread
 
     def measure(self, part: Combination) -> Measure:
@@ -44,21 +43,25 @@ class TiedBlock:
         return (apart_B + 2 * self._between(part)[rows]).clamp_min(0)
 
     def _between(self, part: Combination) -> Tensor:
-        """Σ_s W_s·O_s for each example."""
-        rows_BSD = self.words.placed(part)
-        total_B = rows_BSD.new_zeros(len(rows_BSD))
-        for left, right in self.out.factors(part).items():
-            mixed_BTS = sum(
-                (c * self._looked_up(self.out.right[symbol]) for symbol, c in right.items()), torch.zeros(())
-            )
-            inner_BTS = torch.bmm(self.out.left[left].double(), rows_BSD.transpose(1, 2))
-            total_B += (inner_BTS * mixed_BTS).sum((1, 2))
+        """Σ_s W_s·O_s for each example; of words that it looked up at later points only, each example by itself."""
+        (ids_BS, *others), (rows_BSD, *later) = self.words.looked_up, self.words.placed(part)
+        total_B = self._products(part, ids_BS, rows_BSD, slice(None))
+        for ids_BS, rows_BSD in zip(others, later, strict=True):
+            for i in rows_BSD.flatten(1).any(1).nonzero().flatten().tolist():
+                total_B[i : i + 1] += self._products(part, ids_BS, rows_BSD, slice(i, i + 1))
         return total_B
 
-    def _looked_up(self, right_BTV: Tensor) -> Tensor:
-        """The columns of the words that each example looked up, (B, T, S), in float64."""
-        ids_BTS = self.ids_BS.unsqueeze(1).expand(-1, right_BTV.shape[1], -1)
-        return right_BTV.gather(2, ids_BTS).double()
+    def _products(self, part: Combination, ids_BS: Tensor, rows_BSD: Tensor, cut: slice) -> Tensor:
+        """The same for some examples, of words in some places."""
+        total_B = rows_BSD.new_zeros(len(rows_BSD[cut]))
+        for left, right in self.out.factors(part).items():
+            mixed_BTS = sum(
+                (c * _looked_up(self.out.right[symbol][cut], ids_BS[cut]) for symbol, c in right.items()),
+                torch.zeros(()),
+            )
+            inner_BTS = torch.bmm(self.out.left[left][cut].double(), rows_BSD[cut].transpose(1, 2))
+            total_B += (inner_BTS * mixed_BTS).sum((1, 2))
+        return total_B
 
     def add(self, weights: dict[Atom, Tensor], total_P: Tensor, *, loose_B: Tensor) -> int:
         """Add the weighted rows and the weighted products."""
@@ -73,3 +76,9 @@ class TiedBlock:
     def rest(self) -> None:
         """Give back what can be computed again."""
         self.out.rest()
+
+
+def _looked_up(right_BTV: Tensor, ids_BS: Tensor) -> Tensor:
+    """The columns of the words that each example looked up, (B, T, S), in float64."""
+    ids_BTS = ids_BS.long().unsqueeze(1).expand(-1, right_BTV.shape[1], -1)
+    return right_BTV.gather(2, ids_BTS).double()
