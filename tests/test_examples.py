@@ -84,7 +84,7 @@ def test_own_layer_rule(run_example, capsys):
     model = torch.nn.Sequential(names["Sine"](4, 5), names["Sine"](5, 3))
     objective = Objective.of(model, torch.nn.CrossEntropyLoss(reduction="none"))
     theta, inputs, labels = objective.layout.read(model), torch.randn(6, 4), torch.randint(3, (6,))
-    assert not look(objective, [theta], (inputs[:1], labels[:1])).reason
+    assert not look(objective, theta, (inputs[:1], labels[:1])).reason
     query = Query(points=(theta,), parts=(Part(coefficients=(1.0,), clip=0.3),))
     for count in (0, 1, 6):
         batch = inputs[:count], labels[:count]

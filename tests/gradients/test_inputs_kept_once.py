@@ -65,6 +65,21 @@ def test_no_record_decides_for_others_what_is_kept_once(monkeypatch):
     assert set(seen) == {True, False}, "the records are kept once, signs are not"
 
 
+def test_inputs_are_kept_once_also_after_a_first_release_at_one_point(monkeypatch):
+    """As DP-SRM's is."""
+    objective, query = asked(Signs(), 1e-5)
+    engine, batch, seen = GhostEngine(objective), (torch.randn(3, 3, 8, 8),), []
+    engine(Query(points=query.points[:1], parts=(Part(coefficients=(1.0,), clip=1.0),)), batch)
+
+    def rows(points):
+        seen.append(same(points[0].x, points[1].x))
+        return window_rows(points)
+
+    monkeypatch.setattr("dpsrm.gradients.ghost.assemble.window_rows", rows)
+    engine(query, batch)
+    assert True in seen
+
+
 class Stepped(nn.Module):
     def __init__(self):
         super().__init__()

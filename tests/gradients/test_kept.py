@@ -145,4 +145,4 @@ def test_a_layer_inside_of_a_gradient_is_noticed(problem, late):
 
 def seen(objective):
     """The first look at a module."""
-    return look(objective, [objective.layout.read(objective.module)], as_batch(example(batch_of(1), 0)))
+    return look(objective, objective.layout.read(objective.module), as_batch(example(batch_of(1), 0)))

@@ -22,7 +22,7 @@ from dpsrm.gradients.ghost.assemble import add_blocks, agree, blocks
 from dpsrm.gradients.ghost.blocks import Measure
 from dpsrm.gradients.ghost.kept import NotKeptError
 from dpsrm.gradients.ghost.lengths import lengths, measure_parts
-from dpsrm.gradients.ghost.look import Look, look, need_recordable, need_rules
+from dpsrm.gradients.ghost.look import Look, look, need_recordable, need_rules, sharing
 from dpsrm.gradients.ghost.mixture import Mixture
 from dpsrm.gradients.ghost.recording import Recording, record
 from dpsrm.gradients.ghost.sizes import even_pieces, most_examples, recorded_at_once, say_pieces
@@ -67,11 +67,9 @@ class GhostEngine:
     ) -> None:
         """Remember the objective; the module is looked at when the first batch comes."""
         need_recordable(objective.module)
-        self.objective = objective
-        self.max_physical_batch = max_physical_batch
+        self.objective, self.max_physical_batch = objective, max_physical_batch
         self.steady, self._expected = steady, expected
-        self._cached = recorded_at_once(objective)
-        self._notice = notice
+        self._cached, self._notice = recorded_at_once(objective), notice
         self._looks: dict[Kind, Look] = {}
         self._sizes: dict[Kind, int] = {}
         self._show_all = False
@@ -154,13 +152,15 @@ class GhostEngine:
         """What is known about the module for examples of this kind; says once what is left to `torch.func`."""
         found = self._looks.get(alike := kind(batch))
         if found is None:
-            found = look(self.objective, query.points, as_batch(example(batch, 0)))
+            found = look(self.objective, query.points[0], as_batch(example(batch, 0)))
             found = replace(found, shown=None) if self._show_all else found
             if found.reason and not any(other.reason for other in self._looks.values()):
                 self._notice(f"torch.func computes every gradient, more slowly, because of {found.reason}")
             if not found.reason and self.max_physical_batch is None:
                 say_pieces(found, self._cached, self._notice)
             self._looks[alike] = found
+        if found.shared is None and len(query.points) > 1:
+            found = self._looks[alike] = sharing(found, self.objective, query.points[0], as_batch(example(batch, 0)))
         return found
 
     def _add(self, tally: Tally, batch: Batch, real: int) -> bool:

@@ -6,7 +6,7 @@ What it finds depends on the shape of an example and on the module, not on any e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -28,7 +28,7 @@ class Look:
     """Whether the module can be recorded; `reason` says why not, and is empty if it can.
 
     `shown` are the calls that must be shown while they run (see kept.py); None: all. `shared` are those whose input is
-    the same at all points.
+    the same at all points; None: nobody has asked at several points yet.
     `numbers` is how many numbers one recorded example keeps alive at one point, `rows` how many its written-out
     gradients have: of what is derived from parameters, copied for each example, or summed over positions.
     """
@@ -37,10 +37,10 @@ class Look:
     numbers: int = 0
     rows: int = 0
     shown: Shown = None
-    shared: frozenset[Key] = frozenset()
+    shared: frozenset[Key] | None = None
 
     @property
-    def once(self) -> tuple[Shown, frozenset[Key]]:
+    def once(self) -> tuple[Shown, frozenset[Key] | None]:
         """What is decided once for all passes."""
         return self.shown, self.shared
 
@@ -66,11 +66,11 @@ def need_recordable(module: nn.Module) -> None:
         )
 
 
-def look(objective: Objective, points: Sequence[Tensor], one: Batch) -> Look:
+def look(objective: Objective, point_P: Tensor, one: Batch) -> Look:
     """Record one example and see what leaks."""
     state = rng_states()
     try:
-        first, shown = _first(objective, points[0], one)
+        first, shown = _first(objective, point_P, one)
         if first.leaks:
             need_rules(objective, first.leaks)
             return Look(f"no rule for the use of {', '.join(first.leaks)}")
@@ -88,33 +88,29 @@ def look(objective: Objective, points: Sequence[Tensor], one: Batch) -> Look:
     finally:
         set_rng_states(state)
     written = [found for found in terms.values() if any(isinstance(term, Rows) for term in found)]
-    rows = sum(found[0].rows().shape[1] for found in written)
-    shared = _shared(objective, points[0], one, shown) if len(points) > 1 else frozenset()
-    return Look(numbers=first.numbers, rows=rows, shown=shown, shared=shared)
+    return Look(numbers=first.numbers, rows=sum(found[0].rows().shape[1] for found in written), shown=shown)
 
 
-def _shared(objective: Objective, like_P: Tensor, one: Batch, shown: Shown) -> frozenset[Key]:
-    """The calls whose input is the same at two points, with numbers that are nobody's.
+def sharing(found: Look, objective: Objective, like_P: Tensor, one: Batch) -> Look:
+    """What is known, and the calls whose input is the same at two points, with numbers that are nobody's.
 
     What a module computes may be the same by chance, if it rounds. Were that seen for each batch, one example would
     decide by which products the gradients of all others are computed, to the last bit.
     """
     state, draw = rng_states(), torch.Generator("cpu").manual_seed(0)
-    first: Recording | None = None
-    found: frozenset[Key] = frozenset()
+    recordings: list[Recording] = []
     try:
         ((_, made),) = islice(probes((), one), 1)
-        for _ in range(2):
+        for _ in range(0 if found.reason else 2):
             set_rng_states(state)
             point_P = torch.randn(len(like_P), generator=draw, dtype=like_P.dtype, device="cpu").mul_(0.3)
-            second = record(objective, point_P.to(like_P.device), made, first=first, shown=shown)
-            found = frozenset() if first is None else second.like(first)
-            first = second
+            first = recordings[0] if recordings else None
+            recordings.append(record(objective, point_P.to(like_P.device), made, first=first, shown=found.shown))
     except Exception:  # numbers that are nobody's may not suit the module
-        return frozenset()
+        recordings = []
     finally:
         set_rng_states(state)
-    return found
+    return replace(found, shared=recordings[1].like(recordings[0]) if recordings else frozenset())
 
 
 def _first(objective: Objective, point_P: Tensor, one: Batch) -> tuple[Recording, Shown]:
