@@ -362,6 +362,18 @@ def test_what_is_left_of_the_ordinary_step_does_nothing(tmp_path):
             optimizer.step()
 
 
+def test_inference_mode_is_refused_and_costs_nothing(tmp_path):
+    run = private(tmp_path / "run")
+    with torch.inference_mode(), pytest.raises(InputError, match="inference_mode"):
+        next(iter(run.data_loader))
+    batch = next(iter(run.data_loader))
+    with torch.inference_mode(), pytest.raises(InputError, match="inference_mode"):
+        run.step(batch)
+    assert run.steps_made == 0
+    go(run)
+    assert verify(run.finish().folder.path).ok
+
+
 def test_only_steps_move_the_model(tmp_path):
     model = network()
     run = private(tmp_path / "run", model=model)

@@ -28,6 +28,7 @@ from dpsrm.training.drawn import Drawn
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.step import Draw
 from dpsrm.training.summing import read
+from dpsrm.training.untouched import need_gradients
 
 _log = logging.getLogger(__name__)
 _MANY = 4
@@ -94,6 +95,7 @@ class PrivateLoader:
         for _ in range(self._batches):
             if self._run.step.done:
                 return
+            need_gradients()
             need(
                 again is not None or self._unused() is None,
                 "every batch that is drawn must be given to step() before the next is drawn",

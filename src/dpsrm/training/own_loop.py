@@ -15,7 +15,7 @@ from dpsrm.training.checkpoint import pack_checkpoint, unpack_checkpoint
 from dpsrm.training.loader import PrivateLoader
 from dpsrm.training.recorded import RecordedRun, Run
 from dpsrm.training.step import Progress
-from dpsrm.training.untouched import Untouched
+from dpsrm.training.untouched import Untouched, need_gradients
 
 _STATE = "dpsrm"
 
@@ -79,6 +79,7 @@ class PrivateTraining:
         Guarantee: a batch that the loader did not draw, or that was changed or used before, is refused.
         """
         need(self._finished is None, "the run is finished", run=str(self.folder), remedy="begin another: make_private")
+        need_gradients()
         step, prepared = self._run.step, self._run.prepared
         with step.over_records(of=RankFailed), self._run.strategy.together():  # a record may have stopped another rank
             drawn = self.data_loader.take(batch)

@@ -58,6 +58,12 @@ class Untouched:
         return [(leaf, _writes(leaf)) for leaf in leaves(states)]
 
 
+def need_gradients() -> None:
+    """Refuse to draw or step in inference mode, whose tensors can never have gradients."""
+    remedy = "go through the loader outside of it; evaluation may be inside"
+    need(not torch.is_inference_mode_enabled(), "torch.inference_mode() has no gradients", remedy=remedy)
+
+
 def tell_stepped(optimizer: torch.optim.Optimizer | None) -> None:
     """Warn of an optimizer that stepped before the run begins: nobody knows on what, and nothing charged for it."""
     states = [] if optimizer is None else [state for state in optimizer.state.values() if state]
