@@ -149,6 +149,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     chosen = [mutant for mutant in mutants() if options.only in mutant.name]
+    if not chosen:
+        parser.error(f"no mutant has {options.only!r} in its name")
     stale = [mutant for mutant in chosen if mutant.occurrences() != 1]
     for mutant in stale:
         say(f"****** STALE  {mutant.name}: the old text stands {mutant.occurrences()} times in {mutant.file}")
