@@ -12,7 +12,7 @@ from dpsrm.data import Records
 from dpsrm.experiments.flow import METHODS, cells, flow_recipe, flow_row, keep_flow, missing_cells, read_flow
 from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.logistic import Logistic
-from dpsrm.experiments.momentum import extra_factor, noise_row, read_noise
+from dpsrm.experiments.momentum import draw_noise, extra_factor, noise_row, read_noise
 from dpsrm.experiments.ratios import ratio
 from dpsrm.experiments.remark import Setting, needed_noise
 from dpsrm.experiments.reproduction import Reproduction, Wanted
@@ -142,3 +142,12 @@ def test_a_cell_is_run_and_kept(tmp_path):
     keep_flow(tmp_path / "flow.jsonl", row)
     assert read_flow(tmp_path / "flow.jsonl") == [row]
     assert set(cells()) - set(missing_cells([row])) == {("DP-SRM", 4.0, 8)}
+
+
+def test_a_figure_drawn_again_is_the_same_files(tmp_path):
+    rows = read_noise(ROOT / "results" / "does-it-help.jsonl")
+    for folder in ("one", "other"):
+        draw_noise(rows, tmp_path / folder / "help-noise")
+    for kind in ("png", "svg"):
+        one, other = ((tmp_path / folder / f"help-noise.{kind}").read_bytes() for folder in ("one", "other"))
+        assert one == other

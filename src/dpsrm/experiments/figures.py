@@ -74,7 +74,6 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
     Edge cases: without any curve at `epsilon` nothing is written, and no path returned.
     """
     need_extra("matplotlib", extra="cli")
-    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -97,11 +96,19 @@ def draw_curves(lab: Lab, problem: str, recipes: Sequence[Recipe], *, epsilon: f
             axes.set_ylim(min(ends) - 0.01, min(0.7, max(ends) + 0.1))
         axes.grid(alpha=0.25, which="both")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return write_figure(figure, stem, dpi=120)
+
+
+def write_figure(figure: Any, stem: Path, *, dpi: int = 110) -> list[Path]:
+    """PNG and SVG, the same bytes for the same figure."""
+    need_extra("matplotlib", extra="cli")
+    from matplotlib import rc_context
+
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
     with rc_context({"svg.hashsalt": stem.name}):  # else an SVG of the same numbers has other names in it each time
         for path in paths:
-            figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+            figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from dpsrm.experiments.figures import write_figure
 from dpsrm.experiments.problems import Problem, load_problem
-from dpsrm.experiments.rate_figures import new_figure, write_figure
+from dpsrm.experiments.rate_figures import new_figure
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.runner import run_recipe
 

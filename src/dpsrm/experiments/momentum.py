@@ -14,8 +14,9 @@ from typing import Any
 
 from dpsrm.accounting.guarantee import gaussian_mu
 from dpsrm.core.events import Scheme
+from dpsrm.experiments.figures import write_figure
 from dpsrm.experiments.paper import FAMILY
-from dpsrm.experiments.rate_figures import new_figure, write_figure
+from dpsrm.experiments.rate_figures import new_figure
 from dpsrm.experiments.recipes import DELTA
 from dpsrm.experiments.remark import Setting, needed_noise
 from dpsrm.experiments.tables import TableRow

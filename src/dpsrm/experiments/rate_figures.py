@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsrm.core.errors import need_extra
+from dpsrm.experiments.figures import write_figure
 from dpsrm.experiments.rates import CASES, EXPONENTS, GD, PAPERS, PRACTICE, RRPSGD, SRM, Slope
 from dpsrm.experiments.remark import BARE, LEMMA, MOMENTS, PROOFS
 
@@ -98,10 +99,3 @@ def new_figure(size: tuple[float, float]) -> Any:
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-def write_figure(figure: Any, stem: Path) -> None:
-    """PNG and SVG."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    for kind in ("png", "svg"):
-        figure.savefig(stem.with_suffix(f".{kind}"), dpi=110)
