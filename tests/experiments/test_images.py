@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ import torch
 from dpsrm.core.errors import InputError
 from dpsrm.data import Records, public
 from dpsrm.data.public import PublicFile
-from dpsrm.experiments import images, pretraining, reproduction
+from dpsrm.experiments import images, pretraining, reproduction, timing
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.images import SMOOTHED, Images, smoothed_loss
-from dpsrm.experiments.lab import Lab
+from dpsrm.experiments.lab import Cost, Lab
 from dpsrm.experiments.networks import cnn4, cnn5, cnn6_head, cnn6_trunk, he_start, seeded
 from dpsrm.experiments.pretraining import CIFAR_PIXELS, Pretraining, features, trunk
 from dpsrm.experiments.problems import ABOUT, load_problem, prepare_problem
@@ -294,8 +295,14 @@ def test_features_of_images_and_a_linear_model(cifar, dpsrm):
     assert rows[0]["noise_multiplier"] != rows[1]["noise_multiplier"]
     assert [row["epsilon_with_tuning"] for row in rows] == [None, 18.0]
     assert rows[0]["trials"] == 2
-    again = dpsrm("reproduce", "features", "--from-results", *where)
-    assert [row["problem"] for row in json.loads(again.stdout)["rows"]] == ["features-cifar10"] * 2
+    again = dpsrm("reproduce", "features", "--from-results", "--seconds", *where)
+    found = json.loads(again.stdout)["rows"]
+    assert [row["problem"] for row in found] == ["features-cifar10"] * 2
+    costs = json.loads((cifar / "features-cifar10-seconds.json").read_text())
+    assert len(costs) == 2, "both rows were measured"
+    expected = sorted(cost["planning"] + rows[0]["steps"] * cost["step"] for cost in costs.values())
+    assert sorted(row["seconds"] for row in found) == pytest.approx(expected)
+    assert all(cost["step"] > 0 for cost in costs.values())
 
 
 def test_tuning_one_row_keeps_the_others(tmp_path, monkeypatch):
@@ -336,6 +343,35 @@ def test_how_soon_a_method_is_as_good_as_dp_sgd():
     assert ratio([{"steps": 3}], rival, "steps") is None
     lost = [{"curve": [[0.5, None, None], [1.0, 0.1, 1.0]], "steps": 100, "seconds": 1.0}]
     assert ratio(lost, rival, "steps").mean == pytest.approx(1.0)
+
+
+def test_seconds_are_those_measured_side_by_side(tmp_path):
+    """Trials of two rows come from machines of different speed; what their runs cost was measured in one."""
+    lab, space = Lab(tmp_path, tmp_path), image_spaces("mnist", "CNN4 tanh")[1]
+    recipe = space.recipe(space.begin(1), epsilon=3.0, sampling="poisson")
+    lab.add("mnist", recipe, [{"seed": seed, "seconds": 10.0 * (1 + seed), "steps": 100} for seed in (0, 1)])
+    assert [trial["seconds"] for trial in lab.read("mnist", recipe)] == [10.0, 20.0]
+    lab.keep_costs("mnist", {"another row": Cost(planning=9, step=9)})
+    assert [trial["seconds"] for trial in lab.read("mnist", recipe)] == [10.0, 20.0]
+    lab.keep_costs("mnist", {recipe.key: Cost(planning=0.5, step=0.02)})
+    assert [trial["seconds"] for trial in lab.read("mnist", recipe)] == [2.5, 2.5]
+    with pytest.raises(InputError, match="images"):
+        Reproduction(problem="a9a", lab=lab).time([])
+
+
+def test_every_step_that_counts_was_run_beside_all_others(monkeypatch):
+    """A slow minute of the machine hits every row: in each round each of them runs once."""
+    told = []
+    monkeypatch.setattr(timing, "_begin", lambda problem, recipe: (0.5, SimpleNamespace(done=False, name=recipe.label)))
+    monkeypatch.setattr(timing, "_seconds", lambda step: told.append(step.name) or float(len(told)))
+    recipes = [Recipe(label=name, method=name) for name in ("sgd", "srm", "disk")]
+    costs = timing.measure(None, recipes, rounds=5)
+    rounds = [told[i : i + 3] for i in range(0, len(told), 3)]
+    assert len(rounds) == 7
+    assert all(sorted(each) == ["disk", "sgd", "srm"] for each in rounds)
+    assert len({tuple(each) for each in rounds}) > 1
+    last = [3 * number + each.index("sgd") + 1 for number, each in enumerate(rounds)][2:]
+    assert costs[recipes[0].key] == Cost(planning=0.5, step=sorted(last)[2])
 
 
 def test_rows_from_results_are_json(dpsrm, tmp_path):

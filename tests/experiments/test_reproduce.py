@@ -13,9 +13,11 @@ from scipy.special import expit
 
 from conftest import SHARED
 from dpsrm.data.public import LIBSVM_SETS, PublicFile
+from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.logistic import REGULARISER
 from dpsrm.experiments.pretraining import trunk
-from dpsrm.experiments.problems import load_problem
+from dpsrm.experiments.problems import ABOUT, load_problem
+from dpsrm.experiments.reproduction import Reproduction
 
 ROOT = Path(__file__).parents[2]
 FIELDS = (
@@ -65,6 +67,15 @@ def test_the_images_rows_are_those_of_the_results(dpsrm, published, problem):
     for name in {row["problem"] for row in rows}:
         table = f"{name}-table.md"
         assert (published / table).read_text() == (ROOT / "docs" / table).read_text()
+
+
+@pytest.mark.parametrize("problem", sorted(name for name, about in ABOUT.items() if about.images))
+def test_the_seconds_of_all_rows_were_measured_side_by_side(problem):
+    """A row whose seconds are another machine's has no place beside them."""
+    lab = Lab(ROOT / "results", ROOT / "results")
+    recipes = Reproduction(problem=problem, lab=lab).recipes()
+    measured = json.loads((ROOT / "results" / f"{problem}-seconds.json").read_text())
+    assert {recipe.key for recipe in recipes if lab.read(problem, recipe)} == set(measured)
 
 
 def test_all_rows_used_the_trunk_that_is_kept_beside_them(tmp_path):

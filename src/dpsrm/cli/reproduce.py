@@ -45,6 +45,9 @@ def reproduce(
     model: Annotated[list[str] | None, typer.Option(help='Only this model, as "CNN4 tanh" (may be repeated).')] = None,
     method: Annotated[list[str] | None, typer.Option(help='Only this row, as "DP-SRM" (may be repeated).')] = None,
     under: Annotated[list[str] | None, typer.Option(help="Only the rows under wor or poisson.")] = None,
+    seconds: Annotated[
+        bool, typer.Option(help="Of images: measure the seconds of all rows that have trials anew, side by side.")
+    ] = False,
     from_results: Annotated[bool, typer.Option(help="Make table and figures without running anything.")] = False,
     docs: Annotated[
         Path | None, typer.Option(help="Write tables, figures and report here (else RESULTS/report).")
@@ -91,6 +94,8 @@ def reproduce(
             recipes = work.recipes(wanted)
             if run:
                 work.run(recipes, range(2 if quick else trials or 30))
+            if seconds:
+                work.time(work.recipes())
         found[name] = work.rows(recipes)
     need(any(found.values()), "there are no results yet", results=str(results), remedy="run without --from-results")
     report = publish(lab, where)

@@ -33,7 +33,7 @@ FEATURE_SETS = {
 """Problems on features that nothing private was learned for: their image sets and the features' names."""
 SMOOTHED = "CNN4 relu, smoothed"
 """From He's start too, and trained with `smoothed_loss`."""
-_PIECE = 1000
+_PIECE = 250
 """Images measured at once."""
 
 Network = Callable[[], nn.Module]
@@ -73,7 +73,7 @@ class Images:
         """0/1 error and log-loss on the records to measure on."""
         if not bool(torch.isfinite(theta_P).all()):
             return float("nan"), float("nan")
-        module = self.start(model, 0)
+        module = self.start(model, 0).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster
         Layout.of(module).write(module, theta_P)
         with torch.no_grad():
             logits = torch.cat([module(piece).double() for piece in torch.split(self.test.inputs, _PIECE)])

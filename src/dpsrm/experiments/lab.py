@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,18 @@ from typing import Any
 from dpsrm.core.errors import need
 from dpsrm.experiments.pretraining import TRUNKS
 from dpsrm.experiments.recipes import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Processor seconds on one thread: of planning a run (its noise is calibrated), and of one step."""
+
+    planning: float
+    step: float
+
+    def of(self, steps: float) -> float:
+        """Of a whole run."""
+        return self.planning + steps * self.step
 
 
 @dataclass(frozen=True)
@@ -28,9 +40,29 @@ class Lab:
         return self._file(problem).exists()
 
     def read(self, problem: str, recipe: Recipe) -> list[dict[str, Any]]:
-        """The trials done so far, in the order of their seeds."""
-        trials = self._all(problem).get(recipe.key, {})
-        return [trials[seed] for seed in sorted(trials)]
+        """The trials done so far, in the order of their seeds.
+
+        Their seconds are those measured side by side with other rows', where that was done: see timing.py.
+        """
+        trials, cost = self._all(problem).get(recipe.key, {}), self._costs(problem).get(recipe.key)
+        found = [trials[seed] for seed in sorted(trials)]
+        return found if cost is None else [{**trial, "seconds": cost.of(trial["steps"])} for trial in found]
+
+    def keep_costs(self, problem: str, costs: Mapping[str, Cost]) -> None:
+        """Keep what runs cost, by their recipes' keys, instead of what was kept before."""
+        told = {
+            key: {name: float(f"{value:.6g}") for name, value in asdict(cost).items()} for key, cost in costs.items()
+        }
+        path = self._costs_file(problem)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+    def _costs(self, problem: str) -> dict[str, Cost]:
+        """What was measured side by side; nothing if it was not."""
+        path = self._costs_file(problem)
+        if not path.exists():
+            return {}
+        return {key: Cost(**each) for key, each in json.loads(path.read_text(encoding="utf-8")).items()}
 
     def _all(self, problem: str) -> dict[str, dict[int, dict[str, Any]]]:
         """All trials of a problem by recipe and seed."""
@@ -68,6 +100,10 @@ class Lab:
         torn = path.exists() and not path.read_bytes().endswith(b"\n")
         with path.open("a", encoding="utf-8") as file:
             file.write("\n" * torn + "".join(lines))
+
+    def _costs_file(self, problem: str) -> Path:
+        """The file of what a problem's runs cost."""
+        return self.results / f"{problem}-seconds.json"
 
     def _file(self, problem: str) -> Path:
         """The file of a problem's trials."""

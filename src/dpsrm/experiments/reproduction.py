@@ -15,13 +15,14 @@ from dpsrm.experiments.figures import draw_curves
 from dpsrm.experiments.image_spaces import image_spaces
 from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.overview import overview
-from dpsrm.experiments.problems import ABOUT, About, prepare_problem
+from dpsrm.experiments.problems import ABOUT, About, load_problem, prepare_problem
 from dpsrm.experiments.ratios import RIVAL
 from dpsrm.experiments.recipes import REPLACE, Recipe, at_half_step, with_papers_noise
 from dpsrm.experiments.report import Chapter, write_report
 from dpsrm.experiments.runner import missing, run_jobs
 from dpsrm.experiments.spaces import SPACES, Space
 from dpsrm.experiments.tables import TableRow, rows
+from dpsrm.experiments.timing import measure
 from dpsrm.experiments.tuning import LONG, SHORT, Tuned, read_tuned, tune, write_tuned
 
 
@@ -102,6 +103,14 @@ class Reproduction:
         found = [*chosen, *again, *(with_papers_noise(recipe, self.about.records) for recipe in papers)]
         asked = wanted.samplings if wanted else ()
         return [recipe for recipe in found if not asked or recipe.epsilon is None or recipe.sampling in asked]
+
+    def time(self, recipes: Sequence[Recipe], *, rounds: int = 9) -> None:
+        """Measure side by side what the rows that have trials cost, for the tables' and figures' seconds."""
+        need(self.about.images, "only rows of images are timed side by side", problem=self.problem)
+        tried = [recipe for recipe in recipes if self.lab.read(self.problem, recipe)]
+        prepare_problem(self.problem, self.lab.data, self.track)
+        problem = load_problem(self.problem, self.lab.data)
+        self.lab.keep_costs(self.problem, measure(problem, tried, rounds=rounds, track=self.track))
 
     def rows(self, recipes: Sequence[Recipe]) -> list[TableRow]:
         """The table."""
