@@ -9,6 +9,7 @@ import torch
 
 from dpsrm.core.events import Scheme
 from dpsrm.data import Records
+from dpsrm.experiments import sweep
 from dpsrm.experiments.flow import METHODS, cells, flow_recipe, flow_row, keep_flow, missing_cells, read_flow
 from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.logistic import Logistic
@@ -16,6 +17,7 @@ from dpsrm.experiments.momentum import draw_noise, extra_factor, noise_row, read
 from dpsrm.experiments.ratios import ratio
 from dpsrm.experiments.remark import Setting, needed_noise
 from dpsrm.experiments.reproduction import Reproduction, Wanted
+from dpsrm.experiments.sweep import EPSILONS, RATES, TRIALS, sweep_recipes, sweep_rows
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "does-it-help.md").read_text()
@@ -27,7 +29,7 @@ def told(dpsrm, tmp_path):
     done = dpsrm("reproduce", "does-it-help", "--from-results", *where, "--json")
     assert done.code == 0, done.stderr
     assert {path.name for path in (tmp_path / "images").iterdir()} == {
-        f"help-{name}.{kind}" for name in ("noise", "flow", "gains") for kind in ("png", "svg")
+        f"help-{name}.{kind}" for name in ("noise", "flow", "sweep", "gains") for kind in ("png", "svg")
     }
     return json.loads(done.stdout)
 
@@ -128,6 +130,33 @@ def test_where_no_step_is_too_large_their_number_does_not_matter():
     for flow in {row.flow for row in rows}:
         many = [row.objective for row in rows if row.flow == flow and row.steps >= 32]
         assert max(many) / min(many) < 1.005
+
+
+def test_the_pages_errors_are_those_of_the_sweep(told):
+    """Every cell was run three times; the best rate of each method is bold."""
+    rows = {(row["method"], row["epsilon"], row["rate"]): row for row in told["sweep"]}
+    assert len(rows) == len(sweep_recipes()) == len(RATES) * len(EPSILONS) * len(sweep.METHODS)
+    assert all(row["trials"] == TRIALS for row in rows.values())
+    for epsilon in EPSILONS:
+        for method in sweep.METHODS:
+            shown = [f"{rows[method, epsilon, rate]['error']:.2f}" for rate in RATES]
+            best = min(shown, key=float)
+            line = " | ".join(f"**{each}**" if each == best else each for each in shown)
+            assert f"| ε = {epsilon:g} | {method} | {line} |" in PAGE
+
+
+def test_a_sweep_is_read_from_the_tries_on_held_out_records(tmp_path):
+    """All methods have the same clip, batch, passes and rates; a trial that diverged counts as guessing."""
+    lab, recipes = Lab(tmp_path, tmp_path), sweep_recipes()
+    assert len({(recipe.epsilon, recipe.training["learning_rate"]) for recipe in recipes}) * 3 == len(recipes)
+    kept = {(recipe.settings["max_grad_norm"], recipe.training["batch"], recipe.sampling) for recipe in recipes}
+    assert kept == {(1.0, 1024, "poisson")}
+    trials = [{"seed": seed, "noise_multiplier": 1.0, "test_error": error} for seed, error in enumerate((0.3, None))]
+    lab.add("cifar10-cnn6-validation", recipes[0], trials)
+    (row,) = sweep_rows(lab)
+    assert (row.method, row.trials, row.error) == (recipes[0].label, 2, pytest.approx(60.0))
+    assert row.half == pytest.approx(12.706 * 30, rel=1e-3)
+    assert "60.00 ± 381.19 %" in str(row)
 
 
 def test_a_cell_is_run_and_kept(tmp_path):

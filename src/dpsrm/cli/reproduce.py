@@ -78,7 +78,8 @@ def reproduce(
         reproduce_accountants(results, run=run, docs=where, as_json=as_json)
         return
     if problem == "does-it-help":
-        reproduce_help(data_folder(data_dir).resolve(), results, run=run, docs=where, as_json=as_json)
+        data = data_folder(data_dir).resolve()
+        reproduce_help(data, results, workers=workers, run=run, docs=where, as_json=as_json)
         return
     asked = Asked(epsilon, model, method, under)
     lab = Lab(data_folder(data_dir).resolve(), results)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpsrm.cli.show import out, print_json, track
 from dpsrm.core.errors import need
 
 if TYPE_CHECKING:
     from dpsrm.experiments.flow import FlowRow
+    from dpsrm.experiments.lab import Lab
+    from dpsrm.experiments.momentum import NoiseRow
+    from dpsrm.experiments.sweep import SweepRow
 
 
 def reproduce_rates(
@@ -62,40 +65,45 @@ def reproduce_accountants(results: Path, *, run: bool, docs: Path, as_json: bool
     out.print(f"Table and figure: {docs / 'accountants-table.md'}, {docs / 'images' / 'accountants.png'}")
 
 
-def reproduce_help(data: Path, results: Path, *, run: bool, docs: Path, as_json: bool) -> None:
-    """Compute what is missing; draw where noise goes, few against many steps, and what the tables say of gains."""
+def reproduce_help(data: Path, results: Path, *, workers: int, run: bool, docs: Path, as_json: bool) -> None:
+    """Compute what is missing; draw where noise goes, few against many steps, all rates, and what the tables say."""
     from dpsrm.experiments.flow import draw_flow
     from dpsrm.experiments.lab import Lab
-    from dpsrm.experiments.momentum import BATCHES, draw_gains, draw_noise, gains, noise_row, read_noise
+    from dpsrm.experiments.momentum import draw_gains, draw_noise, gains
     from dpsrm.experiments.problems import ABOUT
     from dpsrm.experiments.reproduction import Reproduction
+    from dpsrm.experiments.sweep import draw_sweep
 
-    path, lab = results / "does-it-help.jsonl", Lab(results, results)
+    figures = {name: docs / "images" / f"help-{name}" for name in ("noise", "flow", "sweep", "gains")}
+    lab = Lab(data, results)
+    draw_noise(noise := _noise(results / "does-it-help.jsonl", run=run), figures["noise"])
+    draw_flow(flow := _flow(data, results / "flow.jsonl", run=run), figures["flow"])
+    draw_sweep(sweep := _sweep(lab, workers=workers, run=run), figures["sweep"])
+    works = {name: Reproduction(problem=name, lab=lab) for name in ABOUT if lab.knows(name)}
+    tables = {name: work.rows(work.recipes()) for name, work in works.items()}
+    draw_gains(tables, figures["gains"])
+    told: dict[str, list[Any]] = {"noise": noise, "flow": flow, "sweep": sweep}
+    if as_json:
+        facts = {name: [asdict(row) for row in rows] for name, rows in told.items()}
+        print_json({**facts, "gains": {name: gains(found) for name, found in tables.items()}})
+        return
+    for row in (row for rows in told.values() for row in rows):
+        out.print(str(row), highlight=False)
+    out.print(f"Figures: {', '.join(f'{stem}.png' for stem in figures.values())}")
+
+
+def _noise(path: Path, *, run: bool) -> list[NoiseRow]:
+    """The noise at each batch size; what is missing is computed, if that is wanted."""
+    from dpsrm.experiments.momentum import BATCHES, noise_row, read_noise
+
     rows = read_noise(path)
     missing = [batch for batch in BATCHES if batch not in {row.batch for row in rows}] if run else []
     rows += [noise_row(batch) for batch in track(missing, len(missing), "noise")]
-    need(len(rows) > 0, "there are no results yet", results=str(results), remedy="run without --from-results")
+    need(len(rows) > 0, "there are no results yet", results=str(path.parent), remedy="run without --from-results")
     rows.sort(key=lambda row: row.batch)
-    results.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
-    draw_noise(rows, docs / "images" / "help-noise")
-    flow = _flow(data, results / "flow.jsonl", run=run)
-    draw_flow(flow, docs / "images" / "help-flow")
-    works = {name: Reproduction(problem=name, lab=lab) for name in ABOUT if lab.knows(name)}
-    tables = {name: work.rows(work.recipes()) for name, work in works.items()}
-    draw_gains(tables, docs / "images" / "help-gains")
-    if as_json:
-        cells = {name: gains(found) for name, found in tables.items()}
-        print_json({"noise": [asdict(row) for row in rows], "flow": [asdict(row) for row in flow], "gains": cells})
-        return
-    for row in rows:
-        told = f"WOR {row.wor:.3f}, Poisson {row.poisson:.3f}"
-        out.print(f"batch {row.batch}: noise multiplier {told}", highlight=False)
-    for each in flow:
-        told = f"objective {each.objective:.4f} ± {each.half:.4f}"
-        out.print(f"flow {each.flow:g} in {each.steps} steps, {each.method}: {told}", highlight=False)
-    figures = (str(docs / "images" / f"help-{name}.png") for name in ("noise", "flow", "gains"))
-    out.print(f"Figures: {', '.join(figures)}")
+    return rows
 
 
 def _flow(data: Path, path: Path, *, run: bool) -> list[FlowRow]:
@@ -108,3 +116,14 @@ def _flow(data: Path, path: Path, *, run: bool) -> list[FlowRow]:
         assert problem is not None
         keep_flow(path, flow_row(problem, cell))
     return read_flow(path)
+
+
+def _sweep(lab: Lab, *, workers: int, run: bool) -> list[SweepRow]:
+    """The rows of one grid of rates for all methods; trials that are missing are run, if that is wanted."""
+    from dpsrm.experiments.reproduction import Reproduction
+    from dpsrm.experiments.sweep import PROBLEM, TRIALS, sweep_recipes, sweep_rows
+
+    if run:
+        work = Reproduction(problem=PROBLEM, lab=lab, workers=workers, track=track)
+        work.hold_out(sweep_recipes(), range(TRIALS), "one grid of rates for all")
+    return sweep_rows(lab)

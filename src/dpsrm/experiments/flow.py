@@ -47,6 +47,11 @@ class FlowRow:
     half: float
     trials: int
 
+    def __str__(self) -> str:
+        """For a terminal."""
+        told = f"objective {self.objective:.4f} ± {self.half:.4f}"
+        return f"flow {self.flow:g} in {self.steps} steps, {self.method}: {told}"
+
 
 Cell = tuple[str, float, int]
 """A method, τ and T."""

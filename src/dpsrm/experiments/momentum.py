@@ -41,6 +41,10 @@ class NoiseRow:
     entered_wor: float
     entered_poisson: float
 
+    def __str__(self) -> str:
+        """For a terminal."""
+        return f"batch {self.batch}: noise multiplier WOR {self.wor:.3f}, Poisson {self.poisson:.3f}"
+
 
 def noise_row(batch: int) -> NoiseRow:
     """Calibrate both samplings at this batch size."""

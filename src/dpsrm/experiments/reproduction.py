@@ -64,18 +64,19 @@ class Reproduction:
     def tune(self, wanted: Wanted) -> None:
         """Search settings on a part of the training set; what was searched before is not run again, other rows stay."""
 
-        def run(recipes: Sequence[Recipe], seeds: Sequence[int], title: str) -> None:
-            self._run(recipes, seeds, title, validation=True)
-
         effort = SHORT if self.about.images else LONG
         for model in wanted.models or self.about.models:
             spaces = [space for space in self._spaces(model) if not wanted.methods or space.label in wanted.methods]
             need(len(spaces) > 0, "the method must be one of the table's", methods=", ".join(wanted.methods))
             budgets = wanted.epsilons or self.about.epsilons
-            found = tune(self.lab, self.problem, budgets, run, spaces=spaces, effort=effort)
+            found = tune(self.lab, self.problem, budgets, self.hold_out, spaces=spaces, effort=effort)
             new = {_cell(each) for each in found}
             kept = [each for each in self._known() if _cell(each) not in new]
             write_tuned(self._own, [*kept, *found])
+
+    def hold_out(self, recipes: Sequence[Recipe], seeds: Sequence[int], title: str) -> None:
+        """Run the trials, measured on a part of the training set, that are not in the results yet."""
+        self._run(recipes, seeds, title, validation=True)
 
     def _spaces(self, model: str) -> Sequence[Space]:
         """The rows of a model that are searched."""
