@@ -222,6 +222,8 @@ class LinearEngine:
             return False
         if "forward" in vars(module):  # somebody's own, for this one layer
             return False
+        if objective.layout.names != ("weight", "bias")[: len(objective.layout.names)]:
+            return False  # `remove_parametrizations` and the like leave the bias in front
         ours = all(p.requires_grad and p.device.type == "cpu" for p in module.parameters())
         return ours and (kind == MULTICLASS or module.out_features == 1)
 
