@@ -412,3 +412,26 @@ def test_hooks_of_tensors_see_one_example(where):
     found = GhostEngine(objective, notice=said.append)(query, batch).secret
     assert len(said) == 1
     assert relative_error(found, LoopEngine(objective)(query, batch).secret) <= 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("points", [1, 2])
+@pytest.mark.parametrize(("steps", "inputs", "outputs"), [(0, 5, 4), (3, 0, 4), (3, 5, 0)])
+def test_layers_may_be_empty(steps, inputs, outputs, points):
+    """A sequence without a step, a layer without inputs or outputs: once a ZeroDivisionError."""
+
+    class Empty(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.some, self.all = nn.Linear(inputs, outputs), nn.Linear(5 + outputs, 3)
+
+        def forward(self, x):
+            return self.all(torch.cat([x.mean(1), self.some(x[:, :steps, :inputs]).sum(1)], 1))
+
+    objective = Objective.of(Empty(), nn.CrossEntropyLoss(reduction="none"))
+    theta, batch = objective.theta(), (torch.randn(6, 3, 5), torch.arange(6) % 3)
+    parts = (Part(coefficients=(1.0, -1.0)[:points], clip=0.3),)
+    query = Query(points=(theta, theta + 0.1)[:points], parts=parts)
+    found, slow = (each(objective)(query, batch).secret for each in (GhostEngine, LoopEngine))
+    torch.testing.assert_close(found, slow, rtol=1e-4, atol=1e-6)
