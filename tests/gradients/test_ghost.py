@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.module import register_module_full_backward_hook
 
 from dpsrm.core.errors import BoundExceeded, InputError
 from dpsrm.gradients import ClipRule, Excess, GhostEngine, LoopEngine, Objective, Part, Query
@@ -388,6 +389,10 @@ def test_backward_hooks_of_modules_are_refused():
     with pytest.raises(InputError, match="backward hooks"):
         GhostEngine(Objective.of(module, losses))
     pre.remove()
+    of_all = register_module_full_backward_hook(lambda m, inputs, outputs: None)
+    with pytest.raises(InputError, match="backward hooks"):
+        GhostEngine(Objective.of(module, losses))
+    of_all.remove()
     GhostEngine(Objective.of(module, losses))
 
 

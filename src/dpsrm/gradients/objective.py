@@ -113,6 +113,7 @@ class Objective:
             "known": known,
         }
         own = Own(tuple(module.modules()), {n: t for n, t in {**everything, **held}.items() if not is_sharded(t)})
+        own.need_own_memory()
         return cls(module, loss, layout, way, shards=shards, own=own, **state)
 
     def theta(self) -> Tensor:
