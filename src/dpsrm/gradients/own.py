@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsrm.core.errors import IsolationError, need
+from dpsrm.core.errors import IsolationError
 
 _GUARD = "dpsrm: not during a pass"
 _RUN = (
@@ -44,16 +44,6 @@ class Own:
         """The trainable parameters."""
         return {name: tensor for name, tensor in self.tensors.items() if tensor.requires_grad}
 
-    def need_own_memory(self) -> None:
-        """Refuse a trainable parameter in whose memory another parameter or buffer lies: one would undo the other."""
-        places: dict[int, str] = {}
-        for name, tensor in self.tensors.items():
-            at = _place(tensor)
-            other = places.setdefault(at, name) if at else name
-            alone = other == name or not (tensor.requires_grad or self.tensors[other].requires_grad)
-            remedy = "tie them by their names: b.weight = a.weight, not b.weight.data = a.weight.data"
-            need(alone, "a trainable parameter must have memory of its own", parameters=[other, name], remedy=remedy)
-
     @contextmanager
     def untouched(self) -> Iterator[None]:
         """Inside, running one of the modules is an error, and so is writing into one of the tensors."""
@@ -80,12 +70,6 @@ class Own:
         if losses_B.requires_grad:
             own = tuple(self.trained.values())
             self.refuse_gradients(torch.autograd.grad(losses_B.sum(), own, allow_unused=True) if own else ())
-
-
-def _place(tensor: Tensor) -> int:
-    """Where an ordinary tensor lies; 0 for one that holds nothing, or lies nowhere (on the device "meta")."""
-    ordinary = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-    return tensor.data_ptr() if ordinary and tensor.numel() else 0
 
 
 def _refuse(*_: Any) -> None:
