@@ -244,6 +244,16 @@ def test_a_layer_whose_bias_comes_first_is_left_to_engines_that_ask_for_names(ki
         engine("linear", objective)
 
 
+def test_a_hook_on_the_way_back_is_not_passed_over():
+    """It would have scaled every gradient; the closed form knew nothing of it."""
+    linear = nn.Linear(3, 1)
+    hook = linear.register_full_backward_pre_hook(lambda module, gradients: tuple(0.1 * g for g in gradients))
+    with pytest.raises(InputError, match="backward hooks"):
+        engine("auto", Objective.of(linear, binary_loss))
+    hook.remove()
+    assert isinstance(engine("auto", Objective.of(linear, binary_loss)), LinearEngine)
+
+
 def test_half_precision_inputs_are_read_exactly():
     objective, records = problem("binary")
     inputs, targets = records(5)

@@ -218,7 +218,9 @@ class LinearEngine:
         if isinstance(objective.loss, ModelLosses):
             return False
         module, kind = objective.module, CLOSED_FORMS.get(objective.loss)
-        if kind is None or type(module) is not nn.Linear or module._forward_hooks or module._forward_pre_hooks:
+        if kind is None or type(module) is not nn.Linear:
+            return False
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
             return False
         if "forward" in vars(module):  # somebody's own, for this one layer
             return False
