@@ -14,7 +14,7 @@ from dpsrm.gradients import FunctionalEngine, GhostEngine, LoopEngine, ModelLoss
 from dpsrm.gradients.back import gradients_at
 from dpsrm.gradients.batch import as_batch
 from dpsrm.gradients.below import guarded
-from dpsrm.gradients.crossing import index_fill, table_first, table_of_example
+from dpsrm.gradients.crossing import distances, index_fill, table_first, table_of_example
 from dpsrm.gradients.features import freeze_features
 from dpsrm.gradients.passes import each_alone
 
@@ -130,6 +130,64 @@ def test_a_table_that_an_example_makes_is_looked_up_as_torch_does():
 
     each = [torch.func.grad(lambda w, i=i: F.embedding(i, w, padding_idx=3).sum())(w) for w, i in zip(table, words)]  # noqa: B905
     assert torch.equal(gradient(table_of_example), torch.stack(each))
+
+
+@pytest.mark.parametrize("engine", FAST)
+def test_a_number_that_fills_places_named_twice_has_its_gradient_once(engine):
+    """`index_put` would count it for every name of a place: a sum was wrong by .6 of itself."""
+
+    class Filled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer, self.value = nn.Linear(4, 1), nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, batch):
+            x, words = batch
+            return self.layer(x.index_fill(1, words[0], self.value) + x.clone().index_fill_(1, words[0], self.value))
+
+    batch = RECORDS, torch.tensor([1, 3, 1]).expand(N, 3)
+    fast, slow = (sums(each, Filled(), [batch])[0] for each in (engine, LoopEngine))
+    assert torch.allclose(fast, slow, atol=1e-4)
+
+
+class Prototypes(nn.Module):
+    """Every example weighs the distances between learned points; `inside` runs a vmap of the module's own."""
+
+    def __init__(self, inside=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.points, self.inside = nn.Linear(4, 1), nn.Parameter(torch.randn(2, 3, 4)), inside
+
+    def forward(self, batch):
+        def apart(points):
+            return torch.cdist(points, points, 1.0).square().sum()
+
+        each = torch.func.vmap(apart)(self.points) if self.inside else torch.stack(list(map(apart, self.points)))
+        return self.layer(batch[0]) * each.sum().sqrt()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("engine", FAST)
+def test_distances_between_parameters_have_each_examples_gradient(engine, inside):
+    """torch gave all examples the first one's: one record moved a sum by 34 clips, claimed 2."""
+    batch = RECORDS.clone(), WORDS
+    fast, slow = (sums(each, Prototypes(inside), [batch])[0] for each in (engine, LoopEngine))
+    assert torch.allclose(fast, slow, atol=1e-4)
+    first = tuple(part.clone() for part in batch)
+    first[0][0] = -20.0
+    one, other = sums(engine, Prototypes(inside), [batch, first])
+    assert (one - other).norm() <= 2.0
+
+
+def test_distances_are_torchs():
+    x, y = torch.randn(3, 4, dtype=torch.float64), torch.randn(2, 5, 4, dtype=torch.float64)
+    for p in (0.5, 1.0, 2.0, 3.0, float("inf")):
+        (ours,) = each_alone(lambda _, p=p: distances(x, y, p), torch.zeros(1))
+        assert torch.allclose(ours, torch.cdist(x, y, p))
+    assert distances(x, y) is NotImplemented, "outside of vmap"
+    with pytest.raises(IsolationError, match="_cdist_forward"):
+        each_alone(lambda _: torch.ops.aten._cdist_forward(x, x, 1.0, None), torch.zeros(1))
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])

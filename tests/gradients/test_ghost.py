@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.module import register_module_full_backward_hook
 
 from dpsrm.core.errors import BoundExceeded, InputError
 from dpsrm.gradients import ClipRule, Excess, GhostEngine, LoopEngine, Objective, Part, Query
@@ -388,6 +389,10 @@ def test_backward_hooks_of_modules_are_refused():
     with pytest.raises(InputError, match="backward hooks"):
         GhostEngine(Objective.of(module, losses))
     pre.remove()
+    of_all = register_module_full_backward_hook(lambda m, inputs, outputs: None)
+    with pytest.raises(InputError, match="backward hooks"):
+        GhostEngine(Objective.of(module, losses))
+    of_all.remove()
     GhostEngine(Objective.of(module, losses))
 
 
@@ -412,3 +417,26 @@ def test_hooks_of_tensors_see_one_example(where):
     found = GhostEngine(objective, notice=said.append)(query, batch).secret
     assert len(said) == 1
     assert relative_error(found, LoopEngine(objective)(query, batch).secret) <= 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("points", [1, 2])
+@pytest.mark.parametrize(("steps", "inputs", "outputs"), [(0, 5, 4), (3, 0, 4), (3, 5, 0)])
+def test_layers_may_be_empty(steps, inputs, outputs, points):
+    """A sequence without a step, a layer without inputs or outputs: once a ZeroDivisionError."""
+
+    class Empty(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.some, self.all = nn.Linear(inputs, outputs), nn.Linear(5 + outputs, 3)
+
+        def forward(self, x):
+            return self.all(torch.cat([x.mean(1), self.some(x[:, :steps, :inputs]).sum(1)], 1))
+
+    objective = Objective.of(Empty(), nn.CrossEntropyLoss(reduction="none"))
+    theta, batch = objective.theta(), (torch.randn(6, 3, 5), torch.arange(6) % 3)
+    parts = (Part(coefficients=(1.0, -1.0)[:points], clip=0.3),)
+    query = Query(points=(theta, theta + 0.1)[:points], parts=parts)
+    found, slow = (each(objective)(query, batch).secret for each in (GhostEngine, LoopEngine))
+    torch.testing.assert_close(found, slow, rtol=1e-4, atol=1e-6)

@@ -110,3 +110,36 @@ def test_autocast_around_the_loop_changes_nothing(tmp_path):
                 found.append(run.step(batch).theta)
         run.finish()
     assert torch.equal(found[1], found[3])
+
+
+class Tuned(nn.Module):
+    """A frozen short trunk whose norms alone are trained, in float32: their gradients come in short numbers."""
+
+    def __init__(self, dtype, kind):
+        super().__init__()
+        self.filters = nn.Conv2d(2, 16, 2).to(dtype, memory_format=torch.channels_last).requires_grad_(False)
+        self.norm, self.head = kind(16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        images = F.max_pool2d(self.filters(x.to(self.filters.weight.dtype)), 2, 1)
+        return self.head(torch.tanh(self.norm(images.flatten(2).transpose(1, 2)).float()).mean(1))
+
+
+@pytest.mark.parametrize("points", [1, 2])
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
+@pytest.mark.parametrize("dtype", SHORT)
+def test_norms_of_a_short_trunk_are_trained_and_no_record_exceeds_its_clip(dtype, kind, points):
+    torch.manual_seed(0)
+    objective = Objective.of(Tuned(dtype, kind), nn.CrossEntropyLoss(reduction="none"))
+    theta, batch = objective.theta(), (torch.randn(12, 2, 6, 6), torch.arange(12) % 3)
+    others = (theta + 0.1 * torch.randn_like(theta),)[: points - 1]
+    parts = (Part(coefficients=(1.0, -1.0)[:points], clip=0.01), Part(coefficients=(1.0, 0.0)[:points], clip=0.1))
+    query = Query(points=(theta, *others), parts=parts)
+    notes = []
+    found = GhostEngine(objective, notice=notes.append)(query, batch).secret
+    slow = LoopEngine(objective)(query, batch).secret
+    assert (found - slow).norm() <= SHORT[dtype] * slow.norm()
+    assert notes == [], "nothing is left to torch.func"
+    for i in range(12):
+        one = tuple(part[i : i + 1] for part in batch)
+        assert GhostEngine(objective)(query, one).secret.norm() <= query.bound

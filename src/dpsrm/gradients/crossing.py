@@ -7,7 +7,7 @@ a rule lets the user say how memory is walked through, the walk may lead there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
@@ -54,21 +54,35 @@ def table_first(weight: Tensor, indices: Tensor, padding_idx: int = -1, *others:
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:  # noqa: A002
-    """`torch.index_fill` by `index_put`, whose rule checks every index and counts negative ones from the example's end.
+    """`torch.index_fill` by a mask, made by a rule that checks every index and counts negative ones from the end.
 
     >>> index_fill(torch.zeros(2, 3), 1, torch.tensor([-1]), 7.0)
     tensor([[0., 0., 7.],
             [0., 0., 7.]])
     """
+    there = torch.zeros(input.shape[dim], dtype=torch.bool, device=input.device)
+    there = there.index_put((index.long(),), torch.ones((), dtype=torch.bool, device=input.device))
     filling = torch.as_tensor(value, dtype=input.dtype, device=input.device)
-    return input.movedim(dim, 0).index_put((index.long(),), filling).movedim(0, dim)
+    return torch.where(there, filling, input.movedim(dim, -1)).movedim(-1, dim)
 
 
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:  # noqa: A002
     """`Tensor.index_fill_` likewise: torch checks it on the way there, but not in its derivative."""
-    filling = torch.as_tensor(value, dtype=input.dtype, device=input.device)
-    input.movedim(dim, 0).index_put_((index.long(),), filling)
-    return input
+    return input.copy_(index_fill(input, dim, index, value))
+
+
+def distances(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "") -> Any:
+    """`torch.cdist` of parameters: from its derivative under vmap all examples have the gradient of the first one.
+
+    NotImplemented for tensors of which one is an example's: there torch does what it should.
+
+    >>> torch.func.vmap(lambda x: x * distances(torch.zeros(1, 2), torch.ones(2, 2), p=1.0))(torch.ones(1))
+    tensor([[[2., 2.]]])
+    """
+    stack = torch._C._functorch.get_interpreter_stack()
+    if not stack or any(stack[0].level() in _levels(x) for x in (x1, x2)):
+        return NotImplemented
+    return torch.linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), ord=p, dim=-1)
 
 
 def addbmm_(input: Tensor, *products: Any, **scales: Any) -> Tensor:  # noqa: A002
@@ -140,14 +154,18 @@ _quantized = _refused(
 )
 
 
-def _of_example(tensor: Tensor) -> bool:
-    """Whether a tensor has a part for each example, at whatever depth of torch's transforms."""
+def _levels(tensor: Tensor) -> Iterator[int]:
+    """Those of torch's transforms that are a vmap over the tensor."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
-            return True
+            yield functorch.maybe_get_level(tensor)
         tensor = functorch.get_unwrapped(tensor)
-    return False
+
+
+def _of_example(tensor: Tensor) -> bool:
+    """Whether a tensor has a part for each example, at whatever depth of torch's transforms."""
+    return any(True for _ in _levels(tensor))
 
 
 _RESIZED = (Tensor.set_, Tensor.resize_, Tensor.resize_as_, torch.resize_as_, Tensor.resize, Tensor.resize_as)
@@ -163,6 +181,7 @@ CROSSING: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.embedding: table_first,
     **dict.fromkeys((torch.index_fill, Tensor.index_fill), index_fill),
     Tensor.index_fill_: index_fill_,
+    torch.cdist: distances,
     Tensor.addbmm_: addbmm_,
     **dict.fromkeys((torch.roll, Tensor.roll), roll),
     **dict.fromkeys((torch.select_scatter, Tensor.select_scatter), select_scatter),
@@ -177,7 +196,8 @@ CROSSING: dict[Callable[..., Any], Callable[..., Any]] = {
 """What runs instead."""
 
 _SAMPLERS = ("poisson", "binomial", "_standard_gamma", "_sample_dirichlet")
-_UNSEEN = frozenset((*_SAMPLERS, *(function.__name__.removesuffix("_") for function in CROSSING)))
+_INSIDE = ("_cdist_forward",)
+_UNSEEN = frozenset((*_SAMPLERS, *_INSIDE, *(function.__name__.removesuffix("_") for function in CROSSING)))
 """The same by the names of operators, without the _ of those that write in place."""
 
 

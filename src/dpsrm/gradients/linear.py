@@ -218,10 +218,14 @@ class LinearEngine:
         if isinstance(objective.loss, ModelLosses):
             return False
         module, kind = objective.module, CLOSED_FORMS.get(objective.loss)
-        if kind is None or type(module) is not nn.Linear or module._forward_hooks or module._forward_pre_hooks:
+        if kind is None or type(module) is not nn.Linear:
+            return False
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
             return False
         if "forward" in vars(module):  # somebody's own, for this one layer
             return False
+        if objective.layout.names != ("weight", "bias")[: len(objective.layout.names)]:
+            return False  # `remove_parametrizations` and the like leave the bias in front
         ours = all(p.requires_grad and p.device.type == "cpu" for p in module.parameters())
         return ours and (kind == MULTICLASS or module.out_features == 1)
 

@@ -292,6 +292,23 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
     return dict(module.named_parameters())
 
 
+def need_own_memory(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a trainable parameter in whose memory another parameter or buffer lies: one would undo the other."""
+    places: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        at = _place(tensor)
+        other = places.setdefault(at, name) if at else name
+        alone = other == name or not (tensor.requires_grad or tensors[other].requires_grad)
+        remedy = "tie them by their names: b.weight = a.weight, not b.weight.data = a.weight.data"
+        need(alone, "a trainable parameter must have memory of its own", parameters=[other, name], remedy=remedy)
+
+
+def _place(tensor: Tensor) -> int:
+    """Where an ordinary tensor lies; 0 for one that holds nothing, or lies nowhere (on the device "meta")."""
+    ordinary = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    return tensor.data_ptr() if ordinary and tensor.numel() else 0
+
+
 def named_state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers by all their names: what is held in two places has two."""
     yield from module.named_parameters(remove_duplicate=False)

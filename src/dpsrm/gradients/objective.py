@@ -21,7 +21,16 @@ from dpsrm.core.tree import leaves
 from dpsrm.gradients.batch import Batch, dense, example, examples, groups
 from dpsrm.gradients.borrowed import Borrowed
 from dpsrm.gradients.fresh import Fresh
-from dpsrm.gradients.module_state import Layout, Twins, is_sharded, local, named_state, parameters_of, trained_parts
+from dpsrm.gradients.module_state import (
+    Layout,
+    Twins,
+    is_sharded,
+    local,
+    named_state,
+    need_own_memory,
+    parameters_of,
+    trained_parts,
+)
 from dpsrm.gradients.own import Own
 from dpsrm.gradients.passes import ModelLosses, Pass, PerExampleLoss, Supervised, each_alone
 from dpsrm.gradients.places import Draws
@@ -113,6 +122,7 @@ class Objective:
             "known": known,
         }
         own = Own(tuple(module.modules()), {n: t for n, t in {**everything, **held}.items() if not is_sharded(t)})
+        need_own_memory(own.tensors)
         return cls(module, loss, layout, way, shards=shards, own=own, **state)
 
     def theta(self) -> Tensor:

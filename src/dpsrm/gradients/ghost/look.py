@@ -11,6 +11,7 @@ from itertools import islice
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as modules
 
 from dpsrm.core.errors import DpsrmError, IsolationError, need
 from dpsrm.gradients.batch import Batch
@@ -21,6 +22,9 @@ from dpsrm.gradients.ghost.terms import Rows
 from dpsrm.gradients.objective import Objective, Way
 from dpsrm.gradients.places import probes
 from dpsrm.gradients.torch_state import rng_states, set_rng_states
+
+_NO_WAY_BACK = "a module's backward hooks do not run where gradients are found without the module's way back"
+_REMOVE = 'remove them, or performance.engine = "loop"'
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,16 @@ def need_recordable(module: nn.Module) -> None:
             dtype=parameter.dtype,
             remedy="call module.float() first",
         )
+    everywhere = modules._global_backward_hooks, modules._global_backward_pre_hooks
+    need(not any(everywhere), _NO_WAY_BACK, layer="every layer (register_module_…)", remedy=_REMOVE)
     for name, layer in module.named_modules():
         fixed = not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or layer.max_norm is None
         need(fixed, "an embedding must not rescale its own weights", layer=name, remedy="leave out max_norm")
         need(
             not layer._backward_hooks and not layer._backward_pre_hooks,
-            "a module's backward hooks do not run where gradients are found without the module's way back",
+            _NO_WAY_BACK,
             layer=name or type(layer).__name__,
-            remedy='remove them, or performance.engine = "loop"',
+            remedy=_REMOVE,
         )
 
 

@@ -100,7 +100,8 @@ class _Pooling:
         self.done = True
         images = output.flatten(0, 1)
         dense = images.is_contiguous() or images.is_contiguous(memory_format=torch.channels_last)
-        quicker = images.shape[1] >= 6 and images.device.type == "cpu" and dense
+        compiled = images.device.type == "cpu" and images.dtype in (torch.float32, torch.float64)
+        quicker = images.shape[1] >= 6 and compiled and dense
         last = _order(images) is torch.channels_last
         run = _PoolRows.apply if last and _side_by_side(*self.settings) else _Pool.apply
         pooled = cast(Callable[..., Tensor], run if quicker else F.max_pool2d)(images, *self.settings)

@@ -146,7 +146,7 @@ class OuterBlock:
     def _add_products(self, factors: Sequence[tuple[Tensor, Tensor]], total_P: Tensor) -> None:
         """Add the sum of all products, some outputs at a time: a large layer's would need memory of their own."""
         inputs, outputs = factors[0][0].shape[1], factors[0][1].shape[1]
-        each = min(outputs, max(1, _TILE // max(1, inputs)))
+        each = max(1, min(outputs, _TILE // max(1, inputs)))
         memory = [empty(each * inputs, total_P).view(each, inputs) for _ in factors[:2]]
         for at in range(0, outputs, each):
             tiles = [tile_OI[: outputs - at] for tile_OI in memory]

@@ -79,6 +79,7 @@ def at_once(positions: int, *, steady: bool = True) -> int:
     >>> at_once(1), at_once(64), at_once(1, steady=False), at_once(64, steady=False)
     (508, 63, 2039, 31)
     """
+    positions = max(1, positions)
     most = MARGIN / 8 / MOST_PIECES if steady else SHIFTING / 8 / FEW_PIECES / MOST_EXAMPLES
     examples = int(math.sqrt(most * 2**53 / positions) if steady else most * 2**53 / positions)
     while examples and (examples if steady else 1) * gamma(examples * positions + 8) > most:

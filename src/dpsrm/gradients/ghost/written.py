@@ -34,8 +34,9 @@ class WrittenRows:
     """Rows (B, P) at each point; nothing depends on an example but what is returned for it."""
 
     def __init__(self, points: Sequence[Tensor]) -> None:
-        """Keep the rows, as they are if each lies in one piece of memory."""
-        self.points = tuple(rows.detach() if rows.stride(1) == 1 else rows.detach().contiguous() for rows in points)
+        """Keep the rows, as they are if each lies in one piece of memory; short numbers in float32."""
+        long = [rows.detach().to(torch.promote_types(rows.dtype, torch.float32)) for rows in points]
+        self.points = tuple(rows if rows.stride(1) == 1 else rows.contiguous() for rows in long)
         self.examples, self.size = self.points[0].shape
         on_host = all(rows.device.type == "cpu" for rows in self.points)
         self._compiled = on_host and len(self.points) <= 2 and self.points[0].numel() > 0
