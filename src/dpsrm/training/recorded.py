@@ -184,7 +184,7 @@ class RecordedRun:
             isolation=Isolation.CHECKED if p.objective.way is Way.BATCH else Isolation.ALONE,
             engine=_name_of(self.step.engine),
             files={**self._facts["files"], **folder.digests(folder.model)},
-            planned=() if self.step.done else plan.spending.charges,
+            planned=() if self.step.done or plan.filter_rho is not None else plan.spending.charges,  # or there is none
             read=read_from_records(read_toml(folder.config)),
         )
         guarantee, closing = publish_words(folder, closing)
