@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -735,6 +736,9 @@ def test_optimizers_that_cannot_step(tmp_path):
         private(tmp_path / "run", model=model, optimizer=torch.optim.SGD(model[0].parameters(), lr=1))
     with pytest.raises(InputError, match="evaluates the loss"):
         private(tmp_path / "run", model=model, optimizer=torch.optim.LBFGS(model.parameters()))
+    inner = torch.optim.SGD(model.parameters(), lr=1)
+    with pytest.raises(InputError, match="without what is wrapped around it"):
+        private(tmp_path / "run", model=model, optimizer=SimpleNamespace(param_groups=inner.param_groups, defaults={}))
     more = [*model.parameters(), nn.Parameter(torch.ones(1))]
     with pytest.raises(InputError, match="no other parameters"):
         private(tmp_path / "run", model=model, optimizer=torch.optim.SGD(more, lr=1))

@@ -99,9 +99,6 @@ class OptimizerStep(Stepper):
     @classmethod
     def own(cls, optimizer: torch.optim.Optimizer, module: nn.Module, layout: Layout) -> OptimizerStep:
         """With somebody's own optimizer over the module's parameters: the module moves with every step."""
-        remedy = "give the optimizer itself, without what is wrapped around it"
-        known = isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks")
-        need(known, "an optimizer is one of torch.optim.Optimizer", got=type(optimizer).__name__, remedy=remedy)
         leaves = {name: p for name, p in module.named_parameters() if name in layout.names}
         held = [id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         missing = [name for name, p in leaves.items() if id(p) not in held]

@@ -89,6 +89,9 @@ def given_stepper(
     if optimizer is None:
         rate = network_rate(steps, Layout.of(model).size)
         return CorrectedAdam(rate), {"name": "dp-adam", "lr": rate}
+    remedy = "give the optimizer itself, without what is wrapped around it"
+    known = isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks")
+    need(known, "an optimizer is one of torch.optim's kind", got=type(optimizer).__name__, remedy=remedy)
     need(
         not any(p.requires_grad and is_sharded(p) for p in model.parameters()),
         "an optimizer of one's own moves whole parameters",
