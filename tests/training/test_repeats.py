@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from dpsrm import InputError, Privacy, Settings, Training, make_private, train
-from dpsrm.data import Records
+from dpsrm.data import ImageFolder, Records
 from dpsrm.data.repeats import need_each_once
-from dpsrm.gradients import squared_loss
+from dpsrm.gradients import binary_loss, squared_loss
 from dpsrm.mechanisms import Airlock
 from dpsrm.methods import Sgd
 from dpsrm.runs import verify
@@ -160,3 +160,15 @@ def test_arrays_are_not_asked(tmp_path):
     """Equal numbers are no repetition: two records may be alike."""
     data = Records(torch.full((N, 3), 0.1), torch.zeros(N))
     trained(data, tmp_path / "run", promise=Privacy(**PROMISE))
+
+
+def test_a_folder_with_links_to_one_image_is_refused(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        image.new("L", (2, 2)).save(tmp_path / "pets" / name / "0.png")
+    (tmp_path / "pets" / "cat" / "1.png").symlink_to(tmp_path / "pets" / "cat" / "0.png")
+    pets = ImageFolder(tmp_path / "pets", size=(2, 2), channels=1)
+    settings = Settings(privacy=Privacy(**PROMISE), training=Training(batch=1, steps=1))
+    with pytest.raises(InputError, match="a record must be in a dataset once"):
+        train(nn.Sequential(nn.Flatten(), nn.Linear(4, 1)), binary_loss, pets, settings, out=tmp_path / "run")

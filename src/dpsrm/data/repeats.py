@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -11,12 +12,13 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from dpsrm.core.errors import need
 from dpsrm.data.alike import known_as, rows_in_memory
+from dpsrm.data.image_folder import ImageFolder
 
 Array = npt.NDArray[np.int64]
 
 
 def need_each_once(dataset: Any) -> None:
-    """Refuse torch's `Subset`, `ConcatDataset` and `StackDataset`, and lists, where a record of theirs is there twice.
+    """Refuse torch's `Subset`, `ConcatDataset` and `StackDataset`, lists and folders, where a record is there twice.
 
     Edge cases: two datasets are the same records if they are the same object, or rows of the same memory, or alike in
     all but their transforms (`known_as`). Two elements of a list that are not the same object are different.
@@ -52,6 +54,10 @@ def _origins(dataset: Any, known: dict[Hashable, int], *, several: bool = False)
     name, place_n = (known_as(dataset) if several else id(dataset)), np.arange(len(dataset))
     if reads is TensorDataset.__getitem__:
         name, place_n = rows_in_memory(dataset.tensors)
+    elif isinstance(dataset, ImageFolder):  # a link to a file is that file
+        place_n = _first_of_each(
+            (facts.st_dev, facts.st_ino) for facts in map(os.stat, (path for path, _ in dataset.files))
+        )
     elif reads is StackDataset.__getitem__:
         parts = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
         columns = np.stack([column for part in parts for column in _origins(part, known, several=several)])

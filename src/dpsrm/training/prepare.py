@@ -256,8 +256,8 @@ def prepare(
     need_targets(objective, records)
     if isinstance(rows := rows_of(records), DatasetRecords):
         rows.refuse_memory()
-    if isinstance(records, DatasetRecords) and settings.privacy is not None:  # of a unit, every row is one person's
-        need_each_once(records.dataset)
+    if isinstance(records, (DatasetRecords, ImageFolder)) and settings.privacy is not None:  # a unit's rows are its own
+        need_each_once(records.dataset if isinstance(records, DatasetRecords) else records)
     need_isolated(objective, records, performance=settings.performance)
     settings = chosen_for_module(settings, len(records), objective.layout.size)
     ranks = strategy_for(settings, objective.layout.size, lending)
