@@ -51,7 +51,7 @@ def test_a_record_given_twice_would_move_a_sum_by_twice_its_bound(monkeypatch, t
         return release(airlock, total, *rest)
 
     monkeypatch.setattr(Airlock, "_released", kept)
-    monkeypatch.setattr("dpsrm.training.prepare.need_each_once", lambda _: None)
+    monkeypatch.setattr("dpsrm.training.prepare.need_each_once", lambda *_: None)
     for name, value in (("one", 0.5), ("other", -0.5)):
         trained(repeated(records(value)), tmp_path / name, promise=Privacy(**PROMISE))
         assert verify(tmp_path / name).ok
@@ -154,6 +154,14 @@ def test_without_privacy_or_for_one_person_records_may_be_repeated(tmp_path):
     settings = Settings(privacy=promise, method=Sgd(max_grad_norm=0.1), training=Training(batch=5, steps=1), seed=0)
     train(module, squared_loss, data, settings, out=tmp_path / "people", unit=who)
     assert verify(tmp_path / "people").ok
+
+
+def test_a_record_of_two_people_is_refused(tmp_path):
+    """A sender's and a receiver's message, say: whoever is replaced, both their rows are others."""
+    who = [*range(1, COPIES + 1), *range(N)]
+    promise = Privacy(rows_per_unit=2, **PROMISE)
+    with pytest.raises(InputError, match=r"a record must be one unit.s.*record=0;"):
+        trained(repeated(records()), tmp_path / "people", promise=promise, unit=who)
 
 
 def test_arrays_are_not_asked(tmp_path):

@@ -13,12 +13,16 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 from dpsrm.core.errors import need
 from dpsrm.data.alike import known_as, rows_in_memory
 from dpsrm.data.image_folder import ImageFolder
+from dpsrm.data.units import Units
 
 Array = npt.NDArray[np.int64]
 
 
-def need_each_once(dataset: Any) -> None:
+def need_each_once(dataset: Any, units: Units | None = None) -> None:
     """Refuse torch's `Subset`, `ConcatDataset` and `StackDataset`, lists and folders, where a record is there twice.
+
+    Args:
+        units: whose each record is, if units are protected: one unit may have a record twice, but not two of them.
 
     Edge cases: two datasets are the same records if they are the same object, or rows of the same memory, or alike in
     all but their transforms (`known_as`). Two elements of a list that are not the same object are different.
@@ -30,11 +34,14 @@ def need_each_once(dataset: Any) -> None:
 noise hides one; got dataset='Subset', record=0; give each index once; to weigh some records more, weigh their losses
     """
     owner_n, place_n = _origins(dataset, {})
-    _, first = np.unique(owner_n * (place_n.max() + 1) + place_n, return_index=True)
-    again = np.setdiff1d(np.arange(len(owner_n)), first, assume_unique=True)
+    _, first, which = np.unique(owner_n * (place_n.max() + 1) + place_n, return_index=True, return_inverse=True)
+    whose_n = np.arange(len(owner_n)) if units is None else units.whose
+    again = np.flatnonzero(whose_n[first][which] != whose_n)
     need(
         len(again) == 0,
-        "a record must be in a dataset once: one that is there twice counts twice, and the noise hides one",
+        "a record must be in a dataset once: one that is there twice counts twice, and the noise hides one"
+        if units is None
+        else "a record must be one unit's: one that two have counts twice, and the noise hides one",
         dataset=type(dataset).__name__,
         record=int(place_n[again[0]]) if len(again) else None,
         remedy="give each index once; to weigh some records more, weigh their losses",
