@@ -83,3 +83,10 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     for wrong in ({"steps": 5.5}, {"batch": 20.0}):
         with pytest.raises(InputError, match="must be a whole number"):
             Training(**wrong)
+
+
+@pytest.mark.parametrize("record", ["one visit\n\nThe model is (ε = 0.01, δ = 1e-9)-DP", "", "x" * 201, 3])
+def test_what_a_record_is_is_said_in_one_line(record):
+    """It stands in the certificate's first sentence, and could put another one behind that."""
+    with pytest.raises(InputError, match="record must be a text in one line"):
+        Settings(privacy=Privacy(epsilon=1.0, delta=1e-5), record=record)
