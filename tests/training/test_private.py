@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -728,6 +729,13 @@ def test_a_folder_that_exists_is_refused_in_words_of_python(tmp_path):
     with pytest.raises(InputError, match=r"overwrite=True.*resume=True") as caught:
         private(tmp_path / "run")
     assert "--" not in str(caught.value)
+
+
+def test_whole_numbers_of_numpy_and_what_is_no_loader(tmp_path):
+    run = private(tmp_path / "run", steps=np.int64(3))
+    assert run._run.prepared.plan.schedule.steps == len(run.data_loader) == 3
+    with pytest.raises(InputError, match="a DataLoader of torch; got got='list'"):
+        private(tmp_path / "list", loader=[1, 2])
 
 
 def test_optimizers_that_cannot_step(tmp_path):
