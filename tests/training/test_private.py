@@ -734,7 +734,7 @@ def test_a_folder_that_exists_is_refused_in_words_of_python(tmp_path):
 def test_whole_numbers_of_numpy_and_what_is_no_loader(tmp_path):
     run = private(tmp_path / "run", steps=np.int64(3))
     assert run._run.prepared.plan.schedule.steps == len(run.data_loader) == 3
-    with pytest.raises(InputError, match="a DataLoader of torch; got got='list'"):
+    with pytest.raises(InputError, match="a DataLoader of torch; got type='list'"):
         private(tmp_path / "list", loader=[1, 2])
 
 

@@ -37,7 +37,7 @@ def given_records(data_loader: DataLoader[Any] | None, data: Any) -> RecordSourc
     """The records of a loader, or of arrays."""
     need((data_loader is None) != (data is None), "give data_loader, or data and batch_size")
     known = data_loader is None or isinstance(data_loader, DataLoader)
-    need(known, "data_loader is a DataLoader of torch", got=type(data_loader).__name__, remedy="give records as data=")
+    need(known, "data_loader is a DataLoader of torch", type=type(data_loader).__name__, remedy="give records as data=")
     return as_records(data) if data_loader is None else records_of(data_loader)
 
 
