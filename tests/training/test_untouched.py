@@ -123,6 +123,19 @@ def test_an_optimizer_is_let_go_of_with_the_run(tmp_path):
     left_in(one, optimizer, RECORDS)
 
 
+def test_a_run_that_was_left_open_does_not_stop_the_next(tmp_path):
+    """A notebook's cell that was run twice, while something still holds the first run."""
+    one = model()
+    optimizer = REMEMBER["sgd"](one.parameters())
+    left = begun(tmp_path / "left", one, optimizer)
+    run = begun(tmp_path / "run", one, optimizer)
+    for batch in run.data_loader:
+        run.step(batch)
+    assert run.finish().epsilon <= 1.0
+    with pytest.raises(InputError, match="only step"):
+        left.step(next(iter(left.data_loader)))
+
+
 @pytest.mark.parametrize("before", [0, 2])
 def test_what_is_written_into_an_optimizers_memory_is_refused(tmp_path, before):
     one = model()

@@ -34,6 +34,10 @@ _OURS = (
 )
 
 
+_STEPPING: list[torch.optim.Optimizer | None] = []
+"""The optimizers that private runs are stepping at this moment."""
+
+
 class Untouched:
     """Tells whether the loop left model and optimizer as the last step did.
 
@@ -43,7 +47,7 @@ class Untouched:
 
     def __init__(self, objective: Objective, optimizer: torch.optim.Optimizer | None) -> None:
         """Of the user's model and optimizer, if it is the user's."""
-        self._objective, self._optimizer, self._stepping = objective, optimizer, False
+        self._objective, self._optimizer = objective, optimizer
         self.let_go: Callable[[], None] = lambda: None
         if optimizer is not None:
             self.let_go = optimizer.register_step_pre_hook(self._need_ours).remove
@@ -51,19 +55,20 @@ class Untouched:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Inside, the optimizer is stepped by the run."""
-        self._stepping = True
+        """Inside, the optimizer is stepped by the run; by this one or, where another was left open, by that."""
+        _STEPPING.append(self._optimizer)
         try:
             yield
         finally:
-            self._stepping = False
+            _STEPPING.remove(self._optimizer)
             self.look()
 
     def _need_ours(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Refuse gradients, or a function that makes some, from anybody but the run."""
         held = (p for group in optimizer.param_groups for p in group["params"])
         closure = len(args) > 1 or kwargs.get("closure") is not None
-        if not self._stepping and (closure or any(p.grad is not None for p in held)):
+        ours = any(each is optimizer for each in _STEPPING)
+        if not ours and (closure or any(p.grad is not None for p in held)):
             raise InputError(_OURS)
 
     def look(self) -> None:
