@@ -6,6 +6,7 @@ import torch
 
 from dpsrm.core.errors import InputError
 from dpsrm.data import ImageFolder, as_records
+from dpsrm.data.repeats import need_each_once
 from dpsrm.training.checkpoint import record_bytes
 
 Image = pytest.importorskip("PIL.Image")
@@ -47,6 +48,15 @@ def test_the_fingerprint_notices_one_pixel_and_one_name(folder):
     assert second != first
     (folder / "cat" / "1.png").rename(folder / "cat" / "3.png")
     assert digest() != second
+
+
+@pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+def test_an_image_that_is_linked_twice_is_one_record(folder, link):
+    """To see a rare class more often: each link would count, and the noise hides one."""
+    need_each_once(ImageFolder(folder, size=(4, 4)))
+    getattr(folder / "cat" / "again.png", link)(folder / "cat" / "1.png")
+    with pytest.raises(InputError, match=r"once.*dataset='ImageFolder', record=1;"):
+        need_each_once(ImageFolder(folder, size=(4, 4)))
 
 
 @pytest.mark.parametrize("keep", [0, 10, 300])

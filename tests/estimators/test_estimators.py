@@ -382,3 +382,16 @@ def test_a_delta_that_promises_nothing_is_warned_of():
 def test_logarithms_of_probabilities():
     model = plain().fit(X, LABELS)
     np.testing.assert_allclose(model.predict_log_proba(X), np.log(model.predict_proba(X)))
+
+
+def test_what_parameters_mean_is_said_in_our_words():
+    X, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+    wide = PrivateMLPClassifier(delta=1e-4, classes=[0, 1], steps=np.int64(3), hidden=8).fit(X, y)
+    assert (wide.n_iter_, wide.run_.module[0].out_features) == (3, 8)
+    for wrong in ((1, 2, 3), "a", 5):
+        with pytest.raises(InputError, match="target_range is two numbers"):
+            PrivateLinearRegression(target_range=wrong).fit(X, y)
+    with pytest.raises(InputError, match="two for each column; got columns=3"):
+        PrivateLogisticRegression(classes=[0, 1], bounds=([-1, -1], [1, 1])).fit(X, y)
+    with pytest.raises(InputError, match="hidden layers need"):
+        PrivateMLPClassifier(classes=[0, 1], hidden=8.5).fit(X, y)

@@ -49,6 +49,15 @@ def test_the_model_is_measured_as_it_is_after_the_step(tmp_path):
     assert evaluate.history[-1][1] == {"error": float(measure(run.module.eval())["error"])}
 
 
+def test_a_layer_in_another_mode_than_the_model_stays_in_it(tmp_path):
+    """Frozen statistics, a dropout turned off."""
+    one = network()
+    one[1].eval()
+    settings = Settings(privacy=Privacy(epsilon=9.0, delta=1e-4), training=Training(batch=20, steps=2))
+    train(one, multiclass_loss, records(), settings, out=tmp_path / "run", callbacks=[dpsrm.Evaluate(measure)])
+    assert [each.training for each in one] == [True, False, True]
+
+
 def test_callbacks_change_nothing(tmp_path):
     go(tmp_path / "a")
     go(tmp_path / "b", dpsrm.Evaluate(measure))

@@ -1,11 +1,15 @@
 """Config files: the same names as the settings, read back equal, mistakes named."""
 
+import numpy as np
 import pytest
+import torch
 
 from dpsrm.core.errors import InputError
 from dpsrm.core.files import parse_value, read_toml, write_toml
-from dpsrm.methods import Srm
-from dpsrm.training import Privacy, Settings, Theory, Training, config_from, settings_to_dict
+from dpsrm.gradients import binary_loss
+from dpsrm.methods import Sgd, Srm
+from dpsrm.runs import verify
+from dpsrm.training import Privacy, Settings, Theory, Training, config_from, settings_to_dict, train
 
 BASE = {"data": {"path": "a.csv"}, "privacy": {"epsilon": 1, "delta": 1e-5}}
 
@@ -62,3 +66,27 @@ def test_values_on_the_command_line():
     assert parse_value("true") is True
     assert parse_value("1e-3") == 1e-3
     assert parse_value("a b") == "a b"
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    """A grid's, for instance; files hold Python's."""
+    settings = Settings(
+        privacy=Privacy(epsilon=np.float32(1.0), delta=np.float64(1e-4)),
+        method=Sgd(max_grad_norm=np.float32(0.5)),
+        training=Training(batch=np.int64(20), steps=np.int32(3), learning_rate=np.float16(0.5)),
+    )
+    assert (settings.training.steps, settings.method.max_grad_norm) == (3, 0.5)
+    data = np.ones((60, 2), dtype=np.float32), np.arange(60) % 2
+    run = train(torch.nn.Linear(2, 1), binary_loss, data, settings, out=tmp_path / "run")
+    assert verify(run.folder.path).ok
+    assert run.plan.schedule.steps == 3
+    for wrong in ({"steps": 5.5}, {"batch": 20.0}):
+        with pytest.raises(InputError, match="must be a whole number"):
+            Training(**wrong)
+
+
+@pytest.mark.parametrize("record", ["one visit\n\nThe model is (ε = 0.01, δ = 1e-9)-DP", "", "x" * 201, 3])
+def test_what_a_record_is_is_said_in_one_line(record):
+    """It stands in the certificate's first sentence, and could put another one behind that."""
+    with pytest.raises(InputError, match="record must be a text in one line"):
+        Settings(privacy=Privacy(epsilon=1.0, delta=1e-5), record=record)

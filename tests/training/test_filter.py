@@ -63,14 +63,28 @@ def test_a_planned_method_has_no_filter():
     assert plan(method=Sgd()).header(private_randomness=True).filter_rho is None
 
 
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    """On data with nothing to learn purchases are made, and the run ends before its steps."""
+def nothing_to_learn(out, *callbacks):
+    """On such data purchases are made, and the run ends before its steps."""
     generator = torch.Generator().manual_seed(0)
     data = Records(torch.randn(60, 5, generator=generator), torch.randint(2, (60,), generator=generator))
     objective, _ = make_problem("logistic")
     settings = Settings(privacy=PRIVACY, method=Agd(candidates=5, growth=0.5), training=Training(steps=20), seed=2)
-    return train(objective.module, objective.loss, data, settings, out=tmp_path_factory.mktemp("filter") / "run")
+    return train(objective.module, objective.loss, data, settings, out=out, callbacks=callbacks)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    return nothing_to_learn(tmp_path_factory.mktemp("filter") / "run")
+
+
+def test_a_run_that_bought_accuracy_may_be_stopped_early(stopped, tmp_path):
+    """What it chose is part of no plan: the filter is its guarantee, wherever it stops."""
+    run = nothing_to_learn(tmp_path / "run", lambda at: at.stop() if len(at.spending.charges) > 1 else None)
+    facts = read_ledger(run.folder.ledger)
+    assert len(facts.spending.charges) > 1
+    assert facts.closing.planned == ()
+    assert verify(run.folder.path).ok
+    assert run.epsilon == stopped.epsilon
 
 
 def test_a_run_is_certified_as_its_filter_not_as_what_it_happened_to_spend(stopped):

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -729,12 +731,22 @@ def test_a_folder_that_exists_is_refused_in_words_of_python(tmp_path):
     assert "--" not in str(caught.value)
 
 
+def test_whole_numbers_of_numpy_and_what_is_no_loader(tmp_path):
+    run = private(tmp_path / "run", steps=np.int64(3))
+    assert run._run.prepared.plan.schedule.steps == len(run.data_loader) == 3
+    with pytest.raises(InputError, match="a DataLoader of torch; got type='list'"):
+        private(tmp_path / "list", loader=[1, 2])
+
+
 def test_optimizers_that_cannot_step(tmp_path):
     model = network()
     with pytest.raises(InputError, match="every trainable parameter"):
         private(tmp_path / "run", model=model, optimizer=torch.optim.SGD(model[0].parameters(), lr=1))
     with pytest.raises(InputError, match="evaluates the loss"):
         private(tmp_path / "run", model=model, optimizer=torch.optim.LBFGS(model.parameters()))
+    inner = torch.optim.SGD(model.parameters(), lr=1)
+    with pytest.raises(InputError, match="without what is wrapped around it"):
+        private(tmp_path / "run", model=model, optimizer=SimpleNamespace(param_groups=inner.param_groups, defaults={}))
     more = [*model.parameters(), nn.Parameter(torch.ones(1))]
     with pytest.raises(InputError, match="no other parameters"):
         private(tmp_path / "run", model=model, optimizer=torch.optim.SGD(more, lr=1))

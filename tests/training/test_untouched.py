@@ -1,5 +1,7 @@
 """In one's own loop nobody but `step` moves model and optimizer, nor what the optimizer remembers."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -17,6 +19,27 @@ REMEMBER = {
     "rmsprop": lambda held: torch.optim.RMSprop(held, lr=0.5),
     "adagrad": lambda held: torch.optim.Adagrad(held, lr=0.5),
     "adadelta": lambda held: torch.optim.Adadelta(held, lr=0.5),
+}
+
+
+class Hidden(torch.optim.Optimizer):
+    """A momentum where nobody looks: in an attribute."""
+
+    def __init__(self, held):
+        super().__init__(held, {"lr": 0.5})
+        self.kept = [torch.zeros_like(each) for each in self.param_groups[0]["params"]]
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for kept, held in zip(self.kept, group["params"], strict=True):
+                if held.grad is not None:
+                    held.sub_(kept.mul_(0.9).add_(held.grad), alpha=group["lr"])
+
+
+UNSEEN = {
+    "hidden": Hidden,
+    "fused sgd": lambda held: torch.optim.SGD(held, lr=0.5, momentum=0.9, fused=True),  # counts no writes
 }
 
 
@@ -43,17 +66,19 @@ def left_in(model, optimizer, batch):
     optimizer.step()
 
 
-def test_a_gradient_in_the_momentum_would_move_what_is_published(tmp_path, monkeypatch):
-    """Without the guard: where the learning rate warms up from 0, one record moved θ by 380, at a printed ε of 1."""
+@pytest.mark.parametrize("name", ["sgd", *UNSEEN])
+def test_a_gradient_in_the_momentum_would_move_what_is_published(tmp_path, monkeypatch, name):
+    """Without the guards: where the learning rate warms up from 0, one record moved θ by 380, at a printed ε of 1."""
     monkeypatch.setattr("dpsrm.training.untouched.Untouched.need_memory", lambda _: None)
+    monkeypatch.setattr("dpsrm.training.untouched.Untouched._need_ours", lambda *_: None)
     found = []
-    for name, value in (("one", 1.0), ("other", 1000.0)):
+    for out, value in (("one", 1.0), ("other", 1000.0)):
         torch.manual_seed(0)
         one, inputs = model(), torch.ones(N, 3)
         inputs[0] = value
-        optimizer = REMEMBER["sgd"](one.parameters())
+        optimizer = (REMEMBER | UNSEEN)[name](one.parameters())
         warming = LambdaLR(optimizer, lambda time: float(time > 0))
-        run = begun(tmp_path / name, one, optimizer, (inputs, RECORDS[1]))
+        run = begun(tmp_path / out, one, optimizer, (inputs, RECORDS[1]))
         for at, batch in enumerate(run.data_loader):
             if at == 0:
                 left_in(one, optimizer, batch)
@@ -64,19 +89,64 @@ def test_a_gradient_in_the_momentum_would_move_what_is_published(tmp_path, monke
     assert float((found[0] - found[1]).norm()) > 100
 
 
-@pytest.mark.parametrize("name", REMEMBER)
+@pytest.mark.parametrize("name", REMEMBER | UNSEEN)
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_gradient_in_what_an_optimizer_remembers_is_refused(tmp_path, name, before):
+def test_gradients_of_others_are_refused_before_an_optimizer_has_them(tmp_path, name, before):
     one = model()
-    optimizer = REMEMBER[name](one.parameters())
+    optimizer = (REMEMBER | UNSEEN)[name](one.parameters())
+    run = begun(tmp_path / "run", one, optimizer)
+    batches = iter(run.data_loader)
+    for _ in range(before):
+        run.step(next(batches))
+    batch = next(batches)
+    with pytest.raises(InputError, match="only step\\(\\) may give the optimizer gradients"):
+        left_in(one, optimizer, batch)
+    optimizer.zero_grad()
+    optimizer.step()  # nothing to do
+    with pytest.raises(InputError, match="only step\\(\\) may give the optimizer gradients"):
+        optimizer.step(lambda: losses(one, batch).sum().backward())
+    run.step(batch)
+    for again in batches:
+        run.step(again)
+    assert run.finish().epsilon <= 1.0
+    left_in(one, optimizer, RECORDS)  # the run has ended: what comes next is the user's
+
+
+def test_an_optimizer_is_let_go_of_with_the_run(tmp_path):
+    one = model()
+    optimizer = REMEMBER["sgd"](one.parameters())
+    with begun(tmp_path / "left", one, optimizer):
+        pass
+    left_in(one, optimizer, RECORDS)
+    begun(tmp_path / "forgotten", one, optimizer)  # nobody holds it
+    gc.collect()
+    left_in(one, optimizer, RECORDS)
+
+
+def test_a_run_that_was_left_open_does_not_stop_the_next(tmp_path):
+    """A notebook's cell that was run twice, while something still holds the first run."""
+    one = model()
+    optimizer = REMEMBER["sgd"](one.parameters())
+    left = begun(tmp_path / "left", one, optimizer)
+    run = begun(tmp_path / "run", one, optimizer)
+    for batch in run.data_loader:
+        run.step(batch)
+    assert run.finish().epsilon <= 1.0
+    with pytest.raises(InputError, match="only step"):
+        left.step(next(iter(left.data_loader)))
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_what_is_written_into_an_optimizers_memory_is_refused(tmp_path, before):
+    one = model()
+    optimizer = REMEMBER["sgd"](one.parameters())
     run = begun(tmp_path / "run", one, optimizer)
     batches = iter(run.data_loader)
     for _ in range(before):
         run.step(next(batches))
     earlier, batch = run.state_dict(), next(batches)
-    optimizer.param_groups[0]["lr"] = 0.0
-    left_in(one, optimizer, batch)
-    optimizer.param_groups[0]["lr"] = 0.5
+    losses(one, batch).sum().backward()
+    optimizer.state[one[1].weight]["momentum_buffer"] = one[1].weight.grad.clone()
     for refused in (run.state_dict, lambda: run.step(batch)):
         with pytest.raises(InputError, match="only step\\(\\) may change what the optimizer remembers"):
             refused()

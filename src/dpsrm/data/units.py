@@ -64,6 +64,17 @@ class Units:
         return len(self.keys)
 
     @property
+    def whose(self) -> npt.NDArray[np.int64]:
+        """Which person each row is of, (n,).
+
+        >>> Units.of(["ann", "bob", "ann"]).whose.tolist()
+        [0, 1, 0]
+        """
+        found = np.empty(len(self.order), dtype=np.int64)
+        found[self.order] = np.repeat(np.arange(len(self)), np.diff(self.starts))
+        return found
+
+    @property
     def grouping(self) -> tuple[Array, Array, Array]:
         """What picks rows."""
         return self.order, self.starts, self.keys

@@ -71,6 +71,8 @@ def choose_encoder(data: Any, *, bounds: Any, schema: Any) -> Encoder:
         need(few, "so many columns need bounds", columns=len(columns), remedy='bounds=(low, high), or "record"')
         return HashEncoder(columns)
     low, high = _ends(data, bounds)
+    fit = all(end.shape in ((), (1,), (len(columns),)) for end in (low, high))
+    need(fit, "bounds are two numbers, or two for each column", columns=len(columns), bounds=bounds)
     ends = zip(columns, np.broadcast_to(low, len(columns)), np.broadcast_to(high, len(columns)), strict=True)
     return SchemaEncoder(Schema(tuple(Number(name, float(a), float(b), KNOTS) for name, a, b in ends)))
 

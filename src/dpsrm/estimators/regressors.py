@@ -36,7 +36,10 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             low, high = float(numbers.min()), float(numbers.max())
             self.target_range_ = TargetRange(low, high if high > low else low + 1)
         else:
-            self.target_range_ = TargetRange(*map(float, self.target_range))
+            ends = np.asarray(self.target_range)
+            rule = "target_range is two numbers, (low, high)"
+            need(ends.shape == (2,) and ends.dtype.kind in "iuf", rule, target_range=self.target_range)
+            self.target_range_ = TargetRange(*ends.astype(np.float64).tolist())
         targets = torch.from_numpy(self.target_range_.scaled(numbers.tolist()))
         facts = {"classes": (), "target_range": self.target_range_}
         return targets, facts, "target_range" if self.target_range is None else ""

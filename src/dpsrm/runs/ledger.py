@@ -42,6 +42,15 @@ _UNDECLARED = ("target_range", "classes", "bounds")
 _RANDOMNESS = {True: "secure", False: "seeded: reproducible, not private"}
 
 
+def one_line(text: str) -> bool:
+    """Whether a text, put into a sentence, can neither end its line nor hide a part of it.
+
+    >>> one_line("one visit"), one_line("one visit\\n\\nε = 0.01")
+    (True, False)
+    """
+    return not any(unicodedata.category(character) in _UNPRINTED for character in text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProtectedUnit:
     """What one example of a run is.
@@ -60,8 +69,7 @@ class ProtectedUnit:
         """Refuse what no run has: a ledger may come from anywhere."""
         short = isinstance(self.name, str) and 0 < len(self.name) <= _LONGEST_NAME
         need(short, f"a unit has a name of at most {_LONGEST_NAME} characters")
-        plain = not any(unicodedata.category(character) in _UNPRINTED for character in self.name)
-        need(plain, "the name of a unit has no control characters and no line ends", name=self.name)
+        need(one_line(self.name), "the name of a unit has no control characters and no line ends", name=self.name)
         for name in ("count", "rows"):
             value = getattr(self, name)
             need(type(value) is int and 1 <= value <= LARGEST, f"the {name} of a unit is a whole number, 1 or more")
@@ -195,6 +203,8 @@ class Closing:
             good = type(closing.released) is int and all(isinstance(t, str) and len(t) <= _LONGEST for t in texts)
             if not good or not all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in closing.files.values()):
                 raise ValueError("a number, texts and digests are needed")
+            if not all(map(one_line, (closing.unit, closing.engine))):
+                raise ValueError("what is protected, and the engine, are said in one line")
         except (KeyError, TypeError, ValueError, DpsrmError) as error:
             raise LedgerError(f"malformed closing line: {str(body)[:200]} ({error})") from error
         return closing

@@ -42,12 +42,13 @@ class Evaluate:
         """Measure, if it is time."""
         if not self.due(progress.step, progress.steps):
             return
-        training = progress.model.training
+        modes = [(each, each.training) for each in progress.model.modules()]  # layers of one model may differ
         progress.model.eval()
         try:
             numbers = {name: float(value) for name, value in self._function(progress.model).items()}
         finally:
-            progress.model.train(training)
+            for each, training in modes:
+                each.training = training
         self.history.append((progress.step, numbers))
         progress.metrics.update(numbers)
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
+import numpy as np
+
 from dpsrm.core.errors import InputError, need
 from dpsrm.methods import Method, Srm, Theory, method_class
+from dpsrm.runs.ledger import one_line
 from dpsrm.training.settings import Model, Performance, Privacy, Training
 from dpsrm.training.statement import Statement
 
 T = TypeVar("T")
+_LONGEST = 200
+"""Characters that may say what one record is: they stand in the middle of the certificate's first sentence."""
 
 _METHOD, _TRAINING = Srm(), Training()
 """What stands in settings that were not given. An equal object that was given is another object, and is kept."""
@@ -48,10 +53,13 @@ class Settings:
     statement: Statement | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what a file may have said instead of a number or a text."""
+        """Refuse what a file may have said instead of a number or a text; NumPy's numbers become Python's."""
+        for name in ("privacy", "method", "training", "performance"):
+            object.__setattr__(self, name, _with_plain_numbers(getattr(self, name)))
         whole = self.seed is None or (type(self.seed) is int and 0 <= self.seed < 2**63)
         need(whole, "a seed is a whole number, 0 or more", seed=self.seed)
-        need(isinstance(self.record, str), "record must be a text", record=self.record)
+        text = isinstance(self.record, str) and 0 < len(self.record) <= _LONGEST and one_line(self.record)
+        need(text, f"record must be a text in one line, of at most {_LONGEST} characters", record=self.record)
         need(self.budget is None or isinstance(self.budget, str), "budget must be a path", budget=self.budget)
         shared = self.budget is None or self.privacy is not None
         need(shared, "a run without privacy cannot share a budget", budget=self.budget, remedy="leave --budget out")
@@ -68,6 +76,13 @@ class Settings:
     def left_out(self) -> bool:
         """Whether neither method nor training was given."""
         return self.method is _METHOD and self.training is _TRAINING
+
+
+def _with_plain_numbers(part: Any) -> Any:
+    """The same settings with Python's numbers where they were NumPy's: a grid's, say; those are what files hold."""
+    held = {each.name: getattr(part, each.name) for each in fields(part)} if is_dataclass(part) else {}
+    ours = {name: value.item() for name, value in held.items() if isinstance(value, np.generic)}
+    return replace(part, **ours) if ours else part
 
 
 TASKS = ("classification", "regression")

@@ -208,7 +208,7 @@ at n·ε = 30, 23 to 44 % at 100, 16 to 32 % at 300; networks learn later."""
 UNSCALED, LARGE = 100.0, 10.0
 """The norm of a record that a linear model, and the mean square of features that a network, cannot use any more."""
 
-_SEEN = "(this line was read from the records: it is for your eyes, not for publication)"
+READ_FROM_RECORDS = "(this line was read from the records: it is for your eyes, not for publication)"
 
 
 def tell_expectations(objective: Objective, rows: RecordSource, privacy: Privacy | None, *, n: int) -> None:
@@ -228,7 +228,9 @@ def tell_expectations(objective: Objective, rows: RecordSource, privacy: Privacy
     classifier = objective.loss in (binary_loss, multiclass_loss)
     if classifier and len(rows) > 1 and bool((rows.targets == rows.targets[0]).all()):
         _log.warning(
-            "all records have the class %d: expect a model that always says so; %s", int(rows.targets[0]), _SEEN
+            "all records have the class %d: expect a model that always says so; %s",
+            int(rows.targets[0]),
+            READ_FROM_RECORDS,
         )
     _tell_scale(rows, linear=isinstance(objective.module, nn.Linear))
 
@@ -246,7 +248,7 @@ def _tell_scale(records: Records | SparseRecords, *, linear: bool) -> None:
             "divide the features by their public ranges, or each record by its norm; %s",
             norm,
             *(("linear model", "norms", "") if linear else ("network", "numbers", " unless it scales them itself")),
-            _SEEN,
+            READ_FROM_RECORDS,
         )
 
 

@@ -24,6 +24,7 @@ from dpsrm.data import DatasetRecords, RecordSource, as_records
 from dpsrm.gradients import Batch
 from dpsrm.gradients.batch import on_device
 from dpsrm.training.ahead import ReadAhead
+from dpsrm.training.defaults import READ_FROM_RECORDS
 from dpsrm.training.drawn import Drawn
 from dpsrm.training.recorded import RecordedRun
 from dpsrm.training.step import Draw
@@ -123,8 +124,8 @@ class PrivateLoader:
             self._told = True
             _log.warning(
                 "a batch has records of %d shapes, and each shape is run by itself, several times slower: pad all "
-                "records to one length, in the dataset or in the collate function (docs/own-loop.md)",
-                len(batch.groups),
+                "records to one length, in the dataset or in the collate function (docs/own-loop.md); %s",
+                *(len(batch.groups), READ_FROM_RECORDS),
             )
 
     def take(self, batch: Batch) -> Drawn:

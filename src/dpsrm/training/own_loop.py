@@ -37,6 +37,7 @@ class PrivateTraining:
         self._finished: Run | None = None
         self._abandoned = weakref.finalize(self, run.close)
         self._untouched = Untouched(run.prepared.objective, optimizer)
+        run.at_end(self._untouched.let_go)
         self._to_model()
 
     def __repr__(self) -> str:
@@ -84,11 +85,8 @@ class PrivateTraining:
         with step.over_records(of=RankFailed), self._run.strategy.together():  # a record may have stopped another rank
             drawn = self.data_loader.take(batch)
             self._untouched.need(prepared.walk.theta)
-        try:
-            with step.running():
-                progress = self._run.advance(drawn.draw, drawn.batch)
-        finally:
-            self._untouched.look()
+        with self._untouched.stepping(), step.running():
+            progress = self._run.advance(drawn.draw, drawn.batch)
         self._run.settle()
         self._to_model()
         return progress

@@ -256,8 +256,9 @@ def prepare(
     need_targets(objective, records)
     if isinstance(rows := rows_of(records), DatasetRecords):
         rows.refuse_memory()
-    if isinstance(records, DatasetRecords) and settings.privacy is not None:  # of a unit, every row is one person's
-        need_each_once(records.dataset)
+    if isinstance(rows, (DatasetRecords, ImageFolder)) and settings.privacy is not None:
+        units = records.units if isinstance(records, UnitRecords) else None
+        need_each_once(rows.dataset if isinstance(rows, DatasetRecords) else rows, units)
     need_isolated(objective, records, performance=settings.performance)
     settings = chosen_for_module(settings, len(records), objective.layout.size)
     ranks = strategy_for(settings, objective.layout.size, lending)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,8 @@ def make_private(
     need(data_loader is None or data_loader.batch_size is not None, "the data_loader must have a batch_size")
     b, each = given_sizes(chosen, n, data_loader.batch_size if data_loader is not None else batch_size)
     need(epochs is None or steps is None, "give epochs or steps, not both", epochs=epochs, steps=steps)
-    whole = all(count is None or (isinstance(count, int) and count >= 1) for count in (epochs, steps))
+    lengths: tuple[Any, ...] = epochs, steps
+    whole = all(count is None or (isinstance(count, Integral) and int(count) >= 1) for count in lengths)
     need(whole, "epochs and steps must be 1 or more, and whole", epochs=epochs, steps=steps)
     if epochs is None and steps is None:
         steps = network_steps(n, n if b is None else b)

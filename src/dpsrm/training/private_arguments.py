@@ -36,6 +36,8 @@ _INSTEAD = {
 def given_records(data_loader: DataLoader[Any] | None, data: Any) -> RecordSource:
     """The records of a loader, or of arrays."""
     need((data_loader is None) != (data is None), "give data_loader, or data and batch_size")
+    known = data_loader is None or isinstance(data_loader, DataLoader)
+    need(known, "data_loader is a DataLoader of torch", type=type(data_loader).__name__, remedy="give records as data=")
     return as_records(data) if data_loader is None else records_of(data_loader)
 
 
@@ -89,6 +91,9 @@ def given_stepper(
     if optimizer is None:
         rate = network_rate(steps, Layout.of(model).size)
         return CorrectedAdam(rate), {"name": "dp-adam", "lr": rate}
+    remedy = "give the optimizer itself, without what is wrapped around it"
+    known = isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks")
+    need(known, "an optimizer is one of torch.optim's kind", got=type(optimizer).__name__, remedy=remedy)
     need(
         not any(p.requires_grad and is_sharded(p) for p in model.parameters()),
         "an optimizer of one's own moves whole parameters",

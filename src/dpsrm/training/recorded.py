@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from io import RawIOBase
@@ -183,7 +184,7 @@ class RecordedRun:
             isolation=Isolation.CHECKED if p.objective.way is Way.BATCH else Isolation.ALONE,
             engine=_name_of(self.step.engine),
             files={**self._facts["files"], **folder.digests(folder.model)},
-            planned=() if self.step.done else plan.spending.charges,
+            planned=() if self.step.done or plan.filter_rho is not None else plan.spending.charges,  # or there is none
             read=read_from_records(read_toml(folder.config)),
         )
         guarantee, closing = publish_words(folder, closing)
@@ -201,6 +202,10 @@ class RecordedRun:
         same = self.folder.lock.exists() and os.path.samestat(cast(os.stat_result, self._lock), self.folder.lock.stat())
         remedy = "put it back (or go back to the working directory of then); what was released is charged in its ledger"
         need(same, "the run folder must stay where it is until the run ends", run=str(self.folder.path), remedy=remedy)
+
+    def at_end(self, what: Callable[[], object]) -> None:
+        """Have something done when the folder is let go of."""
+        self._held.callback(what)
 
     def close(self) -> None:
         """Let go of the folder; an unfinished run can be resumed."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -136,6 +136,9 @@ class Training:
         need(self.epochs is None or self.steps is None, "give epochs or steps, not both", epochs=self.epochs)
         need(self.epochs is None or 0 < self.epochs < math.inf, "epochs must be positive", epochs=self.epochs)
         need(self.steps is None or self.steps >= 1, "steps must be 1 or more", steps=self.steps)
+        for name in ("steps", "batch", "first_batch"):
+            size = getattr(self, name)
+            need(size is None or isinstance(size, (int, np.integer)), f"{name} must be a whole number", **{name: size})
         need_numbers(learning_rate=self.learning_rate)
         need(0 < self.learning_rate < math.inf, "the learning rate must be positive", learning_rate=self.learning_rate)
         need(
@@ -225,8 +228,11 @@ class Model:
         """Refuse models that do not exist."""
         words = f"the model must be one of {', '.join(KINDS)}"
         need(self.kind in KINDS, words, model=self.kind, remedy="any other: dpsrm.train or make_private in Python")
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        need(all(h >= 1 for h in self.hidden), "hidden layers need at least one unit", hidden=self.hidden)
+        sizes: Any = self.hidden
+        sizes = sizes if isinstance(sizes, Iterable) else (sizes,)
+        object.__setattr__(self, "hidden", tuple(int(h) if isinstance(h, np.integer) else h for h in sizes))
+        whole = all(type(h) is int and h >= 1 for h in self.hidden)
+        need(whole, "hidden layers need at least one unit, and whole ones", hidden=self.hidden)
 
     def build(self, *, features: int, classes: int, stream: np.random.Generator) -> nn.Module:
         """The module for `features` inputs and `classes` classes: one output for two, and for none (a number)."""

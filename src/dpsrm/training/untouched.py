@@ -1,18 +1,22 @@
 """What nobody but `step` may move in one's own loop: parameters, which of them are trained, the optimizer's memory.
 
 A momentum that met a gradient without noise carries it into every later θ, also where the learning rate was 0 at that
-moment (a warm-up) and the parameters did not move.
+moment (a warm-up) and the parameters did not move. Some optimizers keep it where nobody else sees it (an attribute, a
+param group, `.data`; torch's fused SGD does not count its writes). So while a run is open, the optimizer itself refuses
+gradients that `step` did not give.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpsrm.core.errors import need
+from dpsrm.core.errors import InputError, need
 from dpsrm.core.tree import leaves
 from dpsrm.gradients import Layout, Objective
 
@@ -24,13 +28,48 @@ _MOVED = (
 _CHOSEN = "freeze and unfreeze before make_private; what is trained next is a run of its own, whose ε adds"
 
 
+_OURS = (
+    "only step() may give the optimizer gradients while a private run is open; nothing was moved; take backward() and "
+    "step() of the loop's own out of it"
+)
+
+
+_STEPPING: list[torch.optim.Optimizer | None] = []
+"""The optimizers that private runs are stepping at this moment."""
+
+
 class Untouched:
-    """Tells whether the loop left model and optimizer as the last step did."""
+    """Tells whether the loop left model and optimizer as the last step did.
+
+    Attributes:
+        let_go: called when the run ends: from then on the optimizer takes any gradients.
+    """
 
     def __init__(self, objective: Objective, optimizer: torch.optim.Optimizer | None) -> None:
         """Of the user's model and optimizer, if it is the user's."""
         self._objective, self._optimizer = objective, optimizer
+        self.let_go: Callable[[], None] = lambda: None
+        if optimizer is not None:
+            self.let_go = optimizer.register_step_pre_hook(self._need_ours).remove
         self.look()
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Inside, the optimizer is stepped by the run; by this one or, where another was left open, by that."""
+        _STEPPING.append(self._optimizer)
+        try:
+            yield
+        finally:
+            _STEPPING.remove(self._optimizer)
+            self.look()
+
+    def _need_ours(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Refuse gradients, or a function that makes some, from anybody but the run."""
+        held = (p for group in optimizer.param_groups for p in group["params"])
+        closure = len(args) > 1 or kwargs.get("closure") is not None
+        ours = any(each is optimizer for each in _STEPPING)
+        if not ours and (closure or any(p.grad is not None for p in held)):
+            raise InputError(_OURS)
 
     def look(self) -> None:
         """Keep how a step left the optimizer."""
