@@ -145,6 +145,17 @@ def test_the_pages_errors_are_those_of_the_sweep(told):
             assert f"| ε = {epsilon:g} | {method} | {line} |" in PAGE
 
 
+def test_what_the_page_says_of_the_sweep_is_so():
+    rows = {(row.method, row.epsilon, row.rate): row.error for row in sweep_rows(Lab(ROOT, ROOT / "results"))}
+    best = {(m, e): min(rows[m, e, rate] for rate in RATES) for m in sweep.METHODS for e in EPSILONS}
+    eight = [best[method, 8.0] for method in sweep.METHODS]
+    assert max(eight) - min(eight) < 0.3, "each at its best rate, all are the same"
+    for rate in (rate for rate in RATES if rate <= 10):
+        assert rows["DP-SGD", 2.0, rate] == min(rows[method, 2.0, rate] for method in sweep.METHODS)
+    for other in ("DP-SRM", "DP-SGD momentum"):
+        assert rows["DP-SGD", 8.0, 20.0] - rows[other, 8.0, 20.0] > 5, "room for error in the step"
+
+
 def test_a_sweep_is_read_from_the_tries_on_held_out_records(tmp_path):
     """All methods have the same clip, batch, passes and rates; a trial that diverged counts as guessing."""
     lab, recipes = Lab(tmp_path, tmp_path), sweep_recipes()
