@@ -17,7 +17,7 @@ from dpsrm.core.errors import need, need_extra
 
 if TYPE_CHECKING:
     from dpsrm.experiments.problems import About
-    from dpsrm.experiments.reproduction import Wanted
+    from dpsrm.experiments.reproduction import Reproduction, Wanted
     from dpsrm.experiments.tables import TableRow
 
 _Kind = TypeVar("_Kind", str, float)
@@ -89,15 +89,8 @@ def reproduce(
             continue
         work = Reproduction(problem=name, lab=lab, workers=workers, track=track)
         wanted = asked.wanted(work.about, quick=quick)
-        with going_on("what is finished is kept; the same command goes on"):
-            if tune and run:
-                work.tune(wanted)
-            recipes = work.recipes(wanted)
-            if run:
-                work.run(recipes, range(2 if quick else trials or 30))
-            if seconds:
-                work.time(work.recipes())
-        found[name] = work.rows(recipes)
+        count = (2 if quick else trials or 30) if run else 0
+        found[name] = _rows(work, wanted, tune=tune and run, trials=count, seconds=seconds)
     need(any(found.values()), "there are no results yet", results=str(results), remedy="run without --from-results")
     report = publish(lab, where)
     if as_json:
@@ -110,6 +103,18 @@ def reproduce(
     places = f" --data-dir {quote(str(data_dir))}" if data_dir else ""
     places += "" if results == Path("results") else f" --results {quote(str(results))}"
     next_step("more trials add to what is kept", f"dpsrm reproduce {problem}{places} --trials 30")
+
+
+def _rows(work: Reproduction, wanted: Wanted, *, tune: bool, trials: int, seconds: bool) -> list[TableRow]:
+    """A problem's rows, after what was asked for is run: searches, trials that are missing, times."""
+    with going_on("what is finished is kept; the same command goes on"):
+        if tune:
+            work.tune(wanted)
+        recipes = work.recipes(wanted)
+        work.run(recipes, range(trials))
+        if seconds:
+            work.time(work.recipes())
+    return work.rows(recipes)
 
 
 class Asked(NamedTuple):
