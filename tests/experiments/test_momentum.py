@@ -79,13 +79,13 @@ def test_the_pages_iterations_and_times_are_those_of_the_results():
     work = Reproduction(problem="cifar10-cnn6", lab=Lab(ROOT / "results", ROOT / "results"))
     rows = {(r.method, r.model, r.sampling): r for r in work.rows(work.recipes(Wanted(epsilons=(8.0,))))}
     tanh, relu, wor = ("CNN6 tanh", "poisson"), ("CNN6 relu", "poisson"), ("CNN6 tanh", "wor")
-    for name, method, cells in (
+    for name, method, places in (
         ("DP-SRM by parts, tanh; ReLU", "DP-SRM", (tanh, relu)),
         ("DP-SRM relative, tanh; WOR, tanh", "DP-SRM relative", (tanh, wor)),
         ("momentum, tanh; ReLU", "DP-SGD momentum", (tanh, relu)),
         ("DP-Adam, WOR, tanh", "DP-Adam", (wor,)),
     ):
-        found = [rows[method, *cell] for cell in cells]
+        found = [rows[method, *place] for place in places]
         both = [[getattr(row, f"{cost}_to_rival").mean for row in found] for cost in ("iterations", "time")]
         shown = " | ".join("; ".join(f"{each:.2f}" for each in column) for column in both)
         assert f"| {name} | {shown} |" in PAGE.replace(" (4 trials of 5)", "")
