@@ -99,6 +99,40 @@ def test_autocast_on_frozen_layers_works(tmp_path):
     assert run.finish().epsilon <= 5
 
 
+class Hasty(nn.Module):
+    """Chooses shorter products for all of torch on its way, and leaves it so."""
+
+    def __init__(self, choose):
+        super().__init__()
+        self.head, self.choose = nn.Linear(6, 3), choose
+
+    def forward(self, x):
+        self.choose()
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: setattr(torch.backends.cudnn.conv, "fp32_precision", "tf32"),
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16).__enter__(),
+    ],
+)
+def test_precision_that_a_module_chooses_for_all_is_refused_before_a_charge(choose, tmp_path):
+    """It would be that of the products that measure and sum the gradients, which are proved for float32."""
+    armed = []
+    run = private(Hasty(lambda: choose() if armed else None), tmp_path / "run")
+    batch = next(iter(run.data_loader))
+    armed.append(True)
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(InputError, match="precision as they find it"):
+        run.step(batch)
+    assert (run.epsilon, torch.get_float32_matmul_precision()) == (0, before)
+    armed.clear()
+    run.step(batch)
+
+
 def test_autocast_around_the_loop_changes_nothing(tmp_path):
     """Norms and sums are computed in full precision, whatever the loop around has switched on."""
     found = []

@@ -44,6 +44,15 @@ def full_precision(device: torch.device) -> Iterator[None]:
         _choose(matmul, cudnn, chosen)
 
 
+def need_full_precision(device: torch.device) -> None:
+    """Refuse a sum, computed inside of `full_precision`, whose module or loss chose shorter products and left it so."""
+    need(
+        all(each.fp32_precision == "ieee" for each in _PRODUCTS) and not torch.is_autocast_enabled(device.type),
+        "module and loss must leave torch's precision as they find it: it is that of the clipped sum, too",
+        remedy='in forward, "with torch.autocast(…):" around a frozen part; all else before training',
+    )
+
+
 def _told(ask: Callable[[], Any]) -> Any:
     """The answer, or None if torch refuses it."""
     try:
