@@ -44,13 +44,21 @@ def full_precision(device: torch.device) -> Iterator[None]:
         _choose(matmul, cudnn, chosen)
 
 
-def need_full_precision(device: torch.device) -> None:
-    """Refuse a sum, computed inside of `full_precision`, whose module or loss chose shorter products and left it so."""
+@contextmanager
+def precision_kept(device: torch.device) -> Iterator[None]:
+    """Around a sum: refuse a module or loss that chose other products for all of torch, the sum's own among them."""
+    before = _precision(device)
+    yield
     need(
-        all(each.fp32_precision == "ieee" for each in _PRODUCTS) and not torch.is_autocast_enabled(device.type),
+        _precision(device) == before,
         "module and loss must leave torch's precision as they find it: it is that of the clipped sum, too",
         remedy='in forward, "with torch.autocast(…):" around a frozen part; all else before training',
     )
+
+
+def _precision(device: torch.device) -> tuple[Any, ...]:
+    """What float32 products are computed with."""
+    return (*(each.fp32_precision for each in _PRODUCTS), torch.is_autocast_enabled(device.type))
 
 
 def _told(ask: Callable[[], Any]) -> Any:

@@ -16,7 +16,7 @@ from dpsrm.core.events import Sampling, Spending
 from dpsrm.core.secret import ClippedSum, Diagnostics
 from dpsrm.data import Picked
 from dpsrm.gradients import Batch, engine
-from dpsrm.gradients.torch_state import full_precision, generators_kept, heap_kept, need_full_precision
+from dpsrm.gradients.torch_state import full_precision, generators_kept, heap_kept, precision_kept
 from dpsrm.mechanisms import Airlock, zcdp_multiplier
 from dpsrm.mechanisms.sum_log import Stopped, SumLog
 from dpsrm.methods import Ask, Choice, Walk
@@ -304,16 +304,15 @@ class Step:
         p, sampling = self.prepared, drawn.sampling
         if isinstance(ask, Choice):
             everything = p.pick(drawn.indices, drawn.release)  # a choice is cheap: every rank looks at all records
-            with self.strategy.together():
+            with self.strategy.together(), precision_kept(p.walk.theta.device):
                 scores = self.sums.scores(ask, everything, release=drawn.release, batch=batch)
-            need_full_precision(p.walk.theta.device)
             index = self.airlock.select(scores, sampling=sampling, rho=ask.rho, selection=ask.selection)
             index = self.strategy.index(index)
             p.walk.tell(torch.tensor(index, device=p.walk.theta.device), std=0.0)
         elif isinstance(ask, Ask):
             self._heard = None  # its memory is free for the next
-            total = self._total(ask, drawn, batch)
-            need_full_precision(p.walk.theta.device)
+            with precision_kept(p.walk.theta.device):
+                total = self._total(ask, drawn, batch)
             if ask.rho is None:
                 s = p.plan.noise_multiplier
                 value = self.airlock.release(total, sampling=sampling, noise_multiplier=s)
