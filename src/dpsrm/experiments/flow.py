@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from dpsrm.experiments.figures import write_figure
 from dpsrm.experiments.problems import Problem, load_problem
 from dpsrm.experiments.rate_figures import new_figure
 from dpsrm.experiments.recipes import Recipe
 from dpsrm.experiments.runner import run_recipe
+from dpsrm.experiments.tables import half_width
 
 PROBLEM, _EPSILON, _PASSES, _CLIP = "a9a", 0.5, 4, 2.0
 FLOWS = (4.0, 16.0, 64.0)
@@ -100,7 +100,7 @@ def flow_row(problem: Problem, cell: Cell, *, trials: int = 10) -> FlowRow:
         batch=recipe.training["batch"],
         noise_multiplier=found[0]["noise_multiplier"],
         objective=float(values.mean()),
-        half=float(stats.t.ppf(0.975, trials - 1) * values.std(ddof=1) / trials**0.5),
+        half=half_width(values),
         trials=trials,
     )
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from dpsrm.experiments.figures import write_figure
 from dpsrm.experiments.lab import Lab
 from dpsrm.experiments.rate_figures import new_figure
 from dpsrm.experiments.recipes import Recipe
+from dpsrm.experiments.tables import half_width
 
 PROBLEM, MODEL, TRIALS = "cifar10-cnn6", "CNN6 relu", 3
 EPSILONS = (2.0, 8.0)
@@ -75,13 +75,12 @@ def sweep_rows(lab: Lab) -> list[SweepRow]:
 def _row(recipe: Recipe, errors: list[float | None]) -> SweepRow:
     """The mean of some trials; one that diverged has the error of guessing."""
     values = 100 * np.array([0.9 if error is None else error for error in errors])
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
     return SweepRow(
         method=recipe.label,
         epsilon=float(recipe.epsilon or 0.0),
         rate=recipe.training["learning_rate"],
         error=float(values.mean()),
-        half=float(half),
+        half=half_width(values),
         trials=len(values),
     )
 

@@ -104,7 +104,7 @@ def _row(trials: Sequence[dict[str, Any]], problem: str, recipe: Recipe, charged
         gradients=float(np.mean([trial["gradients"] for trial in trials])),
         noise_multiplier=float(np.mean([trial["noise_multiplier"] for trial in trials])),
         paper=paper.get((recipe.label.split(",")[0], recipe.epsilon)),
-        ci={name: _half_width(each) for name, each in values.items()},
+        ci={name: half_width(each) for name, each in values.items()},
         **cast(Any, {name: float(np.mean(each)) for name, each in values.items()}),
     )
 
@@ -128,7 +128,7 @@ def _raced(row: TableRow, trials: Sequence[dict[str, Any]], rival: Sequence[dict
     return replace(row, iterations_to_rival=steps, time_to_rival=seconds)
 
 
-def _half_width(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+def half_width(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     """Half the width of the 95 % confidence interval of the mean (Student's t)."""
     if len(values) < 2:
         return float("nan")
